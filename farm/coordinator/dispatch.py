@@ -1,4 +1,4 @@
-"""Which batches to form now, how large, and handing their ids to the broker."""
+"""Forms batches, decides their size, and sends their ids to the broker."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from celery import Celery
 
 FIRST_BATCH_JOBS = 4
-"""Jobs in a batch while nothing is known of their cost."""
+"""Jobs of a batch with unknown cost."""
 
 SPREAD = 4
-"""Jobs may be this much cheaper than their mean before a batch holds less than it could."""
+"""Maximum factor by which jobs may be cheaper than their mean without a batch getting too small."""
 
 MAX_BATCHES_PER_TURN = 1000
-"""Batches formed in one turn at the most, so that sending and repairing are never far away."""
+"""Maximum batches to form in one turn, so that sending and repair come soon."""
 
 MAX_JOBS_PER_TURN = 100_000
-"""Jobs that may be in these batches, for the same reason."""
+"""Maximum jobs of these batches."""
 
 MAX_MESSAGES_PER_TURN = 2 * MAX_BATCHES_PER_TURN
-"""Messages of one turn: those of batches that were formed in it, and those that are sent again."""
+"""Maximum messages of one turn, for new batches and repeated ones."""
 
 MAX_RECALLED = 200
-"""Batches of a queue that make way in one turn at the most."""
+"""Maximum batches of a queue to release for a higher priority in one turn."""
 
 MAX_JOBS_PER_TRANSACTION = 10_000
-"""Jobs that may be in the batches of one transaction: a campaign that is being cancelled waits no longer than forming them takes."""
+"""Maximum jobs of the batches of one transaction. A cancel waits until that transaction ends."""
 
 
 def max_jobs(mean_s: float | None, settings: Settings) -> int:
-    """How many jobs to look at for a batch: few while their cost is unknown, so that a wrong guess costs little."""
+    """Maximum jobs of a batch: few while their cost is unknown."""
     if mean_s is None:
         return min(FIRST_BATCH_JOBS, settings.batch_max_jobs)
     if mean_s <= 0:
@@ -54,7 +54,7 @@ def max_jobs(mean_s: float | None, settings: Settings) -> int:
 
 
 def read_schedule(engine: Engine, settings: Settings) -> Schedule:
-    """What waits, what is in flight and who lives, as of now."""
+    """Reads waiting jobs, batches in flight and live devices."""
     with engine.connect() as connection:
         live = devices.live(connection, silent_after=settings.silent_after_seconds)
         work = batches.candidates(connection)
@@ -72,8 +72,9 @@ def read_schedule(engine: Engine, settings: Settings) -> Schedule:
 
 
 def make_way(engine: Engine, schedule: Schedule) -> list[int]:
-    """Takes back batches that nobody has claimed where work of a higher priority waits for their queue: workers take
-    batches in the order in which they were sent. Returns their ids."""
+    """Releases unclaimed batches if jobs of a higher priority wait for their queue. Returns their ids.
+
+    Workers take batches in the order in which they were sent."""
     gone: list[int] = []
     for queue, priority in schedule.urgent():
         with engine.begin() as connection:

@@ -1,4 +1,4 @@
-"""What lies ahead of campaigns: how fast they go, how long the rest takes, and what is stuck and why, in plain words."""
+"""Estimates for campaigns: throughput, remaining time, and stuck jobs with the cause as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from farm.formatting import seconds_text, some_of
 from farm.settings import Settings
 
 UNTAKEN_RESENDS = 2
-"""A batch that waits this many times longer than until it is sent again, while a device idles, reaches no worker."""
+"""A batch counts as not taken after this many resend intervals while a device is idle."""
 
 
 NO_BUILDER = (
@@ -28,11 +28,11 @@ NO_BUILDER = (
 
 
 UNTRAINED_SECONDS = 30.0
-"""How long the decision on a learning round may wait before no trainer seems to run. One that waits for work starts in ten."""
+"""Maximum wait for the decision on a learning round before no trainer seems to run. A trainer on demand starts within 10 s."""
 
 
 class Cause(StrEnum):
-    """Why jobs are stuck."""
+    """Cause of stuck jobs."""
 
     NO_DEVICE = "no_device"
     NO_COORDINATOR = "no_coordinator"
@@ -47,7 +47,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """Jobs of a campaign's target that will not be measured as things stand."""
+    """Jobs of a campaign's target that cannot be measured in the present state of the farm."""
 
     campaign_id: int
     target: str
@@ -58,7 +58,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """`seconds_left` is for the open jobs that are not stuck; None where nothing ended lately, or nothing is open."""
+    """Estimate for a campaign. `seconds_left` is for open jobs that are not stuck; None if nothing ended recently or is open."""
 
     throughput: Throughput
     stuck: tuple[Stuck, ...] = ()
@@ -71,7 +71,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmState:
-    """The farm as it stands: what is open, who could take it, and whether a coordinator leads."""
+    """State of the farm: open jobs, devices, and whether a coordinator leads."""
 
     groups: Sequence[JobGroup]
     devices: Sequence[DeviceNow]
@@ -83,16 +83,16 @@ class FarmState:
     holders: Sequence[LockHolder] = ()
     unsupported: Sequence[UnsupportedNow] = ()
     obstacle: str | None = None
-    """What keeps every coordinator from leading; None where nothing is known to."""
+    """What keeps every coordinator from leading; None if nothing is known."""
 
     @property
     def how_to_coordinate(self) -> str:
-        """What to do where no coordinator leads."""
+        """What to do if no coordinator leads."""
         return self.obstacle or "farm up starts one"
 
 
 def read_farm_state(connection: Connection, settings: Settings, *, also: int | None = None) -> FarmState:
-    """The farm as it stands now; with the job groups of the campaign `also`, even if it is over."""
+    """Reads the state of the farm, with the job groups of the campaign `also` in any state."""
     groups = progress.groups(connection, also=also)
     devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
     holders = locks.holders(connection)
@@ -118,7 +118,7 @@ def read_farm_state(connection: Connection, settings: Settings, *, also: int | N
 
 
 def estimates(connection: Connection, farm: FarmState, campaign_ids: Iterable[int]) -> dict[int, Estimate]:
-    """What lies ahead of each of the campaigns, by id."""
+    """Estimates for campaigns, by id."""
     throughputs = progress.throughputs(connection, campaign_ids)
     stuck = what_is_stuck(farm, of=throughputs.keys())
     found: dict[int, Estimate] = {}
@@ -135,7 +135,7 @@ def estimates(connection: Connection, farm: FarmState, campaign_ids: Iterable[in
 
 
 def _some_rest(devices: Sequence[DeviceNow]) -> bool:
-    """Whether some of these take work and others do not: what the first refused may wait for the others."""
+    """Whether some of these take work and others do not. Jobs that the first refused may wait for the others."""
     return len({device.takes_work for device in devices}) == 2
 
 
@@ -143,9 +143,9 @@ def _some_rest(devices: Sequence[DeviceNow]) -> bool:
 
 
 def what_is_stuck(farm: FarmState, *, of: Collection[int] | None = None) -> list[Stuck]:
-    """Jobs of active campaigns that wait without a prospect, campaign by campaign; only `of` these, if given.
+    """Stuck jobs of active campaigns, campaign by campaign; only `of` these campaigns, if given.
 
-    Those of a paused campaign wait because it is paused, and are not stuck. Each is held against all that may be before it, so that a list of some campaigns does well to name them.
+    Jobs of a paused campaign are not stuck. Each job group is compared with all that come before it, so pass `of` for a few campaigns.
     """
     found: list[Stuck] = []
     by_campaign: dict[int, list[JobGroup]] = {}

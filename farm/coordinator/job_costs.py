@@ -1,4 +1,4 @@
-"""What a job costs: device seconds of a job of a job group on a type of device, learned from the batches that landed."""
+"""Cost of jobs: device seconds per job of a job group on a device type, fitted to landed batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from farm.db.batches import FinishedBatch, JobCost
 
 REFRESH_SECONDS = 2.0
-"""How long a learned cost is used before it is learned again."""
+"""How long a fitted cost is used."""
 
 
 def fit(batches: Sequence[FinishedBatch]) -> JobCost | None:
@@ -37,7 +37,7 @@ def fit(batches: Sequence[FinishedBatch]) -> JobCost | None:
 
 
 class CostBook:
-    """The costs that the coordinator knows, each learned anew every few seconds."""
+    """Costs known to the coordinator. Each is fitted again every few seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class CostBook:
     def of(
         self, lane_id: int, device_type: str, read: Callable[[], Sequence[FinishedBatch]]
     ) -> tuple[JobCost | None, float | None]:
-        """The cost of a job, and the mean device seconds of one; `read` gives the batches to learn from."""
+        """The cost of a job, and the mean device seconds per job. `read` returns the batches for the fit."""
         key = lane_id, device_type
         known = self._known.get(key)
         if known is None or self._clock() - known[0] > REFRESH_SECONDS:
@@ -58,14 +58,14 @@ class CostBook:
         return known[1], known[2]
 
     def is_first(self, lane_id: int, device_type: str) -> bool:
-        """Whether this was not asked before of that job group and type."""
+        """Whether this is the first call for that job group and type."""
         key = lane_id, device_type
         first = key not in self._begun
         self._begun[key] = self._clock()
         return first
 
     def forget_old(self) -> None:
-        """Drops what was not asked for lately, so that a coordinator that runs for months does not grow."""
+        """Removes entries that were not used recently, so memory stays bounded."""
         oldest = self._clock() - 100 * REFRESH_SECONDS
         self._known = {key: known for key, known in self._known.items() if known[0] > oldest}
-        self._begun = {key: asked for key, asked in self._begun.items() if asked > oldest}
+        self._begun = {key: used for key, used in self._begun.items() if used > oldest}

@@ -1,4 +1,4 @@
-"""Finding devices that fail where others do not, and giving those on probation their trials."""
+"""Quarantines devices that fail jobs that others measure, and sends trials to devices on probation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REFUTED_SHARE = 0.1
-"""A device is bad only where at least this share of what it was asked for failed and was then measured elsewhere."""
+"""Minimum share of a device's jobs that failed there and were then measured elsewhere."""
 
 
 def quarantine_refuted(engine: Engine, settings: Settings) -> list[int]:
@@ -39,7 +39,7 @@ def quarantine_refuted(engine: Engine, settings: Settings) -> list[int]:
 
 
 def send_trials(engine: Engine, app: Celery, settings: Settings) -> int:
-    """Tells devices on probation to begin the trial that is due. Returns how many."""
+    """Sends due trials to devices on probation. Returns their number."""
     with engine.connect() as connection:
         due = probation.due(connection, silent_after=settings.silent_after_seconds)
     sent = send(app, TRY_DEVICE, [(device_id, queue_of_device(uuid)) for device_id, uuid in due])

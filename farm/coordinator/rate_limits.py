@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class RateLimit:
-    """Says whether something is due again. It is at once, and then `seconds` after it last was."""
+    """Rate limit: due at once, and then `seconds` after it was last due."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
     _due_s: float = field(default=-math.inf, init=False)
 
     def due(self) -> bool:
-        """Whether it is due. Where it is, it counts as done now."""
+        """Whether it is due. If so, the next time is `seconds` from now."""
         now = self.clock()
         if now < self._due_s:
             return False

@@ -1,4 +1,4 @@
-"""Models are made again by themselves: when campaigns ended, and when many rows have landed."""
+"""Automatic trainings: when campaigns ended, and when many rows have landed."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from farm.settings import Settings
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 30.0
-"""Between two looks. A training takes longer."""
+"""Time between two checks. A training takes longer."""
 
 WHILE_RUNNING = 10
-"""How many times as many rows it takes where no campaign ended."""
+"""Factor of rows that are needed if no campaign has ended."""
 
 
 @dataclass
 class Retraining:
-    """Asks for trainings. One process at a time, the leading coordinator: two would ask twice."""
+    """Requests trainings. Only the leading coordinator runs it: two would request twice."""
 
     engine: Engine
     settings: Settings
     _rate_limit: RateLimit = field(default_factory=lambda: RateLimit(CHECK_SECONDS), init=False)
 
     def reconcile(self) -> None:
-        """Asks for those that are due, at most every `CHECK_SECONDS`."""
+        """Requests due trainings, at most every `CHECK_SECONDS`."""
         if not self.settings.train_new_rows or not self._rate_limit.due():
             return
         enough = self.settings.train_new_rows

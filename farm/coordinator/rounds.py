@@ -1,4 +1,4 @@
-"""Searches go on: when a short round has no open job left, what goes on from it is decided."""
+"""Decides the next rounds of searches when a short round has no open job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from farm.db.engine import take_time
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Between two looks at the rounds."""
+"""Time between two checks."""
 
 
 @dataclass
 class Rounds:
-    """Looks after the searches of one farm. Any number of processes may, at the same time."""
+    """Decides rounds of one farm. Any number of processes may run it at the same time."""
 
     engine: Engine
     _rate_limit: RateLimit = field(default_factory=lambda: RateLimit(CHECK_SECONDS), init=False)
 
     def reconcile(self) -> None:
-        """Decides what is to be decided, at most every `CHECK_SECONDS`; each round in a transaction of its own."""
+        """Decides due rounds, at most every `CHECK_SECONDS`, each in its own transaction."""
         if not self._rate_limit.due():
             return
         some = OneByOne()

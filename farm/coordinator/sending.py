@@ -1,4 +1,4 @@
-"""Handing ids to the broker."""
+"""Sends ids to the broker."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REFUSED: weakref.WeakKeyDictionary[Celery, str] = weakref.WeakKeyDictionary()
-"""Why the broker of an application took no message last time; none where it took them."""
+"""Why the broker of an application refused messages last time, by application."""
 
 
 def refusal(app: Celery) -> str | None:
-    """Why the broker of this application took no message last time; None where it took them."""
+    """Why the broker of this application refused messages last time; None if it took them."""
     return _REFUSED.get(app)
 
 
 MAX_PIPELINE_MESSAGES = 500
-"""Messages that go to Redis at once."""
+"""Messages per pipeline."""
 
 
 def send(app: Celery, task: str, messages: Iterable[tuple[int, str]]) -> list[int]:
     """Sends one message of that task for each (id, queue). Returns the ids that the broker took.
 
-    A broker that takes none is logged once, and once when it takes them again: what was not sent is safe in Postgres and
-    waits for the next turn.
+    A refusal is logged once, and once when it ends. Unsent ids stay in Postgres and are sent in the next turn.
     """
     waiting, sent = list(messages), list[int]()
     if not waiting:

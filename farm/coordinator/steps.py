@@ -1,4 +1,4 @@
-"""The steps of a coordinator's turn: one that fails, or waits for a lock, does not keep the others from running."""
+"""Steps of a coordinator's turn. A step that fails or waits for a lock does not block the others."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LOG_SECONDS = 30.0
-"""Between two log lines about a step that fails in turn after turn."""
+"""Time between two log lines about a step that keeps failing."""
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.5, 5.0
-"""A step that failed is left out of the turns for this long, doubled each time, so that what it waits for delays no others."""
+"""A failed step is skipped for this long, doubled each time, so it does not delay the others."""
 
 MAX_ERROR_CHARACTERS = 300
 
 
 class PartlyFailed(Exception):
-    """A step did what it could, and failed for some of its job groups, rounds or devices."""
+    """A step failed for some of its job groups, rounds or devices."""
 
 
 class OneByOne:
-    """Things of which one that fails does not keep the others from being done."""
+    """Runs actions independently: a failure of one does not stop the others."""
 
     def __init__(self) -> None:
         self._first: Exception | None = None
 
     @contextmanager
     def each(self) -> Iterator[None]:
-        """Around each of them. Raises only what concerns all: the database is out of reach, or the term is over."""
+        """Runs one action. Raises only errors that concern all: the database is unreachable, or the term is over."""
         try:
             yield
         except Exception as error:
             self._keep(error)
 
     def attempt(self, action: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | None:
-        """The same for a function; None where it failed."""
+        """The same for a function; None if it failed."""
         try:
             return action(*given, **named)
         except Exception as error:
@@ -61,7 +61,7 @@ class OneByOne:
         self._first = self._first or error
 
     def end(self) -> None:
-        """After the last one. Raises `PartlyFailed` from the first error, where there was one."""
+        """Raises `PartlyFailed` from the first error, if there was one. Call it after the last action."""
         if self._first is not None:
             raise PartlyFailed from self._first
 
@@ -76,7 +76,7 @@ class _Failure:
 
 @dataclass
 class Steps:
-    """Runs steps, and tells the watch which of them fail, and since when."""
+    """Runs steps, and reports failing ones to the watch."""
 
     watch: Watch
     clock: Callable[[], float] = time.monotonic
@@ -126,7 +126,7 @@ def _concerns_all(error: Exception) -> bool:
 
 
 def error_text(error: Exception) -> str:
-    """The error in a line that any database can store; of an error of the database, with what it was about."""
+    """The error as one line that any database can store, with the context of a database error."""
     if isinstance(error, DBAPIError):
         context = getattr(getattr(error.orig, "diag", None), "context", None) or ""
         said = first_line(error.orig) + (f" ({context.splitlines()[0]})" if context else "")

@@ -1,4 +1,4 @@
-"""Trainings and kernels that were asked for happen: they are sent, sent again, and started again where a program died."""
+"""Dispatches trainings and builds: sends them, sends them again, and takes them back when a program died."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Between two looks."""
+"""Time between two checks."""
 
 SILENT_SECONDS = 60.0
-"""A trainer or builder that was not heard of for this long has lost what it had. It speaks every few seconds."""
+"""A trainer or builder without a heartbeat for this long loses its task. Heartbeats come every few seconds."""
 
 
 class TaskQueries(Protocol):
@@ -54,7 +54,7 @@ class TaskDispatcher:
     _rate_limit: RateLimit = field(default_factory=lambda: RateLimit(CHECK_SECONDS), init=False)
 
     def reconcile(self) -> bool:
-        """Takes back and sends what is to be, at most every `CHECK_SECONDS`. False where the broker does not answer."""
+        """Takes back and sends tasks, at most every `CHECK_SECONDS`. Returns False if the broker does not answer."""
         if not self._rate_limit.due():
             return True
         with self.engine.begin() as connection:

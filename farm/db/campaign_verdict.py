@@ -1,4 +1,4 @@
-"""The verdict on a campaign: whether its jobs have results, from its state and its jobs by state (pure)."""
+"""Verdict on a campaign: whether its jobs have results, from its state and job counts (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)
 
 
 class CampaignVerdict(StrEnum):
-    """What a campaign has come to."""
+    """Overall result of a campaign."""
 
     UNFINISHED = "unfinished"
     """Jobs are open."""
@@ -32,7 +32,7 @@ class CampaignVerdict(StrEnum):
 
 
 def without_result(counts: Mapping[str, int]) -> int:
-    """How many jobs ended without a result, cancelled ones apart."""
+    """Number of jobs that ended without a result, without cancelled ones."""
     return sum(counts[state] for state in WITHOUT_RESULT)
 
 

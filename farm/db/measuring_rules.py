@@ -1,4 +1,4 @@
-"""The measuring rules that stored rows were taken under."""
+"""Measuring rules of stored rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _RULES_OF_GROUP = text("SELECT id, rules FROM lanes WHERE id = ANY(:ids) AND rul
 
 
 def of_rows(connection: Connection, measurement_ids: Iterable[int]) -> dict[int, MeasuringRules]:
-    """By the id of the measurement, the rules of the very campaign that it was taken for: names of campaigns repeat.
+    """Returns the rules of each measurement, by id. Rows without a campaign are left out.
 
-    A round of a search may have rules of its own. A row that is of no campaign has none.
+    A round of a search may have its own rules.
     """
     rows = list(connection.execute(_GROUP_OF, {"ids": list(measurement_ids)}))
     campaigns = connection.execute(_RULES_OF_CAMPAIGN, {"ids": sorted({row.campaign_id for row in rows})})

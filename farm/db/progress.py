@@ -1,6 +1,6 @@
-"""How the farm stands now: where jobs wait and run, how fast they end, who lives. Read-only.
+"""Present state of the farm: open jobs, throughput, and liveness of devices. Read-only.
 
-From counters, open batches and batches that ended lately, so that a look costs the same at any size of a campaign.
+The numbers come from counters, open batches and recently ended batches, so the cost does not depend on the size of a campaign.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from farm.devices import IMPORTED_PREFIX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
-    """The jobs of one campaign for one target, counted by where they are."""
+    """Jobs of one campaign for one target, counted by state."""
 
     lane_id: int
     campaign_id: int
@@ -40,8 +40,8 @@ class JobGroup:
     running: int  # in batches that a worker holds
     for_kernels: int = 0  # waiting for kernels to be built
     round: int = 0
-    later: int = 0  # expected of the rounds after it, and not stored yet
-    # Seconds for which the decision on a learning round has waited while no trainer was heard of; None: it does not wait.
+    later: int = 0  # expected in later rounds, and not stored yet
+    # Seconds for which the decision on a learning round has waited without a live trainer; None: it does not wait.
     untrained_s: float | None = None
 
     @property
@@ -50,11 +50,11 @@ class JobGroup:
 
     @property
     def waiting(self) -> int:
-        """Open, and in no batch."""
+        """Number of open jobs that are in no batch."""
         return self.open - self.queued - self.running
 
     def serves(self, device: DeviceNow) -> bool:
-        """Whether the device is one of those that may take the jobs. A device of an import never is."""
+        """Whether the device may take the jobs. A device of an import may not."""
         if device.presence is Presence.IMPORTED:
             return False
         if self.device_types is None:
@@ -78,7 +78,7 @@ ORDER BY c.id, t.lane_id
 
 
 def groups(connection: Connection, *, also: int | None = None) -> list[JobGroup]:
-    """The job groups of every active or paused campaign, and of the campaign `also` whatever its state."""
+    """Job groups of active and paused campaigns, and of the campaign `also` in any state."""
     return [
         JobGroup(
             **{
@@ -93,12 +93,12 @@ def groups(connection: Connection, *, also: int | None = None) -> list[JobGroup]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNow:
-    """Batches of one job group that were formed for one queue and that no worker has claimed."""
+    """Unclaimed batches of one job group for one queue."""
 
     lane_id: int
     queue: str
     oldest_s: float  # since the oldest was formed
-    sends: int  # how often the one that was sent most often was sent
+    sends: int  # maximum number of sends of a batch
 
 
 _QUEUES = text("""
@@ -108,13 +108,13 @@ FROM batches WHERE NOT folded AND state = 'queued' GROUP BY lane_id, queue ORDER
 
 
 def queues(connection: Connection) -> list[QueueNow]:
-    """What was formed and is not claimed."""
+    """Unclaimed batches, by job group and queue."""
     return [QueueNow(**row) for row in connection.execute(_QUEUES).mappings()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedNow:
-    """Jobs of one job group that wait, and the devices that refused them, which are not asked again."""
+    """Waiting jobs of one job group, and the devices that refused them and do not get them again."""
 
     lane_id: int
     refused_by: tuple[int, ...]
@@ -128,7 +128,7 @@ WHERE lane_id = ANY(:lanes) AND refused_by <> '{}' GROUP BY lane_id, refused_by 
 
 
 def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]:
-    """What waits in these job groups for another device than those that refused it."""
+    """Jobs of these job groups that wait for another device than those that refused them."""
     found = connection.execute(_REFUSED, {"lanes": list(lane_ids)}) if lane_ids else ()
     return [RefusedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs) for row in found]
 
@@ -137,7 +137,7 @@ def refused(connection: Connection, lane_ids: Sequence[int]) -> list[RefusedNow]
 class UnsupportedNow:
     """Jobs of one job group that wait because versions of workers cannot read them.
 
-    `refused_by`: as in `farm.db.batches.PendingJobs`, with those versions below zero. `why` is what a worker said of one of the jobs.
+    `refused_by`: as in `farm.db.batches.PendingJobs`, with negative ids of versions. `why` is the message of a worker for one job.
     """
 
     lane_id: int
@@ -160,7 +160,7 @@ ORDER BY r.lane_id, r.refused_by
 
 
 def unsupported(connection: Connection) -> list[UnsupportedNow]:
-    """What waits for workers of another version."""
+    """Jobs that wait for workers of another version."""
     return [
         UnsupportedNow(lane_id=row.lane_id, refused_by=tuple(row.refused_by), jobs=row.jobs, why=row.why)
         for row in connection.execute(_UNSUPPORTED)
@@ -182,7 +182,7 @@ ORDER BY silent DESC, b.claimed_at, b.id
 
 
 def running(connection: Connection, campaign_id: int, *, silent_after: float) -> list[dict[str, Any]]:
-    """The batches of a campaign that a worker holds, those of silent workers first, then the oldest first.
+    """Leased batches of a campaign, those of silent workers first, then the oldest first.
 
     `job_id` is the job in hand, where one is; `busy_s` counts from the claim of the batch.
     """
@@ -190,29 +190,29 @@ def running(connection: Connection, campaign_id: int, *, silent_after: float) ->
     return [dict(row) for row in connection.execute(_RUNNING, parameters).mappings()]
 
 
-# --- how fast ----------------------------------------------------------------------------------------
+# --- throughput --------------------------------------------------------------------------------------
 
 RECENT_SECONDS = 300.0
-"""What ended in this time tells how long the rest will take."""
+"""Time span of the throughput that estimates use."""
 
 MAX_BATCHES = 5000
-"""Batches looked at for each campaign: where more ended lately, the newest of them tell the pace."""
+"""Maximum batches to read per campaign, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """How fast the jobs of a campaign end, measured or not, in jobs per minute. None where none ended in that time."""
+    """Ended jobs of a campaign per minute, measured or not. None if none ended in that time."""
 
     last_minute: float | None = None
     lately: float | None = None  # over the last `RECENT_SECONDS`
     began_s: float | None = None  # seconds from its first claim to its end, or to now; None before its first batch ends
 
     def seconds_for(self, jobs: int) -> float | None:
-        """How long that many jobs take at the pace of the last minutes; None where nothing ended lately."""
+        """Seconds for that many jobs at the recent throughput; None if nothing ended recently."""
         return None if self.lately is None else 60 * jobs / self.lately
 
     def overall(self, ended: int) -> float | None:
-        """Jobs per minute since it began, of which `ended` ended."""
+        """Jobs per minute since the campaign began, if `ended` jobs have ended."""
         return None if self.began_s is None else _per_minute(ended, self.began_s)
 
 
@@ -258,7 +258,7 @@ WHERE c.id = ANY(:ids)
 
 
 def throughputs(connection: Connection, campaign_ids: Iterable[int]) -> dict[int, Throughput]:
-    """The pace of each of the campaigns, by id."""
+    """Throughput of campaigns, by id."""
     parameters = {"ids": list(campaign_ids), "lately": RECENT_SECONDS, "most": MAX_BATCHES}
     return {
         row.id: Throughput(
@@ -270,22 +270,22 @@ def throughputs(connection: Connection, campaign_ids: Iterable[int]) -> dict[int
     }
 
 
-# --- who lives ---------------------------------------------------------------------------------------
+# --- liveness ---------------------------------------------------------------------------------------
 
 
 class Presence(StrEnum):
-    """What is heard of a device's worker."""
+    """Liveness of a device's worker."""
 
     LIVE = "live"
-    SILENT = "silent"  # not heard of for `FARM_SILENT_AFTER_SECONDS`
-    STOPPED = "stopped"  # it said that it stops
-    GONE = "gone"  # its host is there, and no longer shows the device
+    SILENT = "silent"  # no heartbeat for `FARM_SILENT_AFTER_SECONDS`
+    STOPPED = "stopped"  # it deregistered
+    GONE = "gone"  # its host no longer has the device
     IMPORTED = "imported"  # it was measured elsewhere and has no worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNow:
-    """A device, what is heard of it, and what people or the farm made of it. Ages are seconds of Postgres's clock."""
+    """A device with its liveness and state. Ages are in seconds by Postgres's clock."""
 
     device_id: int
     uuid: str
@@ -295,10 +295,10 @@ class DeviceNow:
     reason: str | None
     state_s: float  # since its state changed
     presence: Presence
-    silent_s: float | None  # since it was last heard of; None where it stopped or is gone
-    vanished_s: float | None  # since its host no longer shows it
-    batch_id: int | None  # what it holds
-    # What its worker runs; None where it did not say.
+    silent_s: float | None  # since its last heartbeat; None if it stopped or is gone
+    vanished_s: float | None  # since its host no longer has it
+    batch_id: int | None  # the leased batch
+    # The version of its worker; None: not announced.
     worker_version_id: int | None = None
     worker_version: str | None = None
     worker_revision: str | None = None
@@ -309,7 +309,7 @@ class DeviceNow:
     next_trial_s: float | None = None
 
     def is_among(self, refusers: Container[int]) -> bool:
-        """Whether it refused, or the version that its worker runs."""
+        """Whether the device or the version of its worker is in `refusers`."""
         version = self.worker_version_id
         return self.device_id in refusers or (version is not None and -version in refusers)
 
@@ -360,7 +360,7 @@ GROUP BY device_id, kind ORDER BY device_id, kind
 
 
 def device_errors(connection: Connection, *, window_seconds: float = 3600.0) -> dict[int, dict[str, int]]:
-    """How many attempts failed on each device lately, by kind; devices without any are left out."""
+    """Number of recently failed attempts on each device, by kind. Devices without any are left out."""
     found: dict[int, dict[str, int]] = {}
     for row in connection.execute(_ERRORS, {"window": window_seconds}):
         found.setdefault(row.device_id, {})[row.kind] = row.failures

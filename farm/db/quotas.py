@@ -1,10 +1,10 @@
-"""What an owner may have underway: open jobs, estimated device time, and a range of priorities.
+"""Quotas of owners: open jobs, estimated device time, and a range of priorities.
 
-Quotas hold for who submits with the role submit. Who may operate is not held up by them. The settings have the defaults; a row
-of `quotas` replaces them for one owner.
+Quotas apply to submissions with the role submit, and not to the role operate. The settings have the defaults. A row of `quotas`
+replaces them for one owner.
 
-`check` looks at what is underway after the change, in its transaction and under a lock of the owner's. The second of two
-submissions at a time waits there until the first is committed, and counts it.
+`check` runs after the change, in its transaction and under a lock per owner. So the second of two concurrent submissions waits until
+the first is committed, and counts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerLimits:
-    """What an owner may have underway. None: no limit."""
+    """Limits of an owner. None: no limit."""
 
     open_jobs: int | None
     # Upper estimate.
@@ -32,7 +32,7 @@ class OwnerLimits:
 
 
 def defaults(settings: Settings) -> OwnerLimits:
-    """The limits of owners that have none of their own."""
+    """Limits of owners without limits of their own."""
     return OwnerLimits(
         open_jobs=settings.quota_open_jobs or None,
         device_seconds=settings.quota_device_seconds or None,
@@ -54,7 +54,7 @@ _LOCK = text("SELECT pg_advisory_xact_lock(CAST(x'71756f74' AS int), hashtext(:o
 
 
 def of_owner(connection: Connection, owner: str) -> OwnerLimits | None:
-    """The limits of an owner that has some of its own."""
+    """The own limits of an owner, or None."""
     row = connection.execute(_FIND, {"owner": owner}).mappings().one_or_none()
     return None if row is None else OwnerLimits(**row)
 
@@ -65,17 +65,17 @@ def owners(connection: Connection) -> list[str]:
 
 
 def lock(connection: Connection, owner: str) -> None:
-    """Until this transaction ends, nobody else checks or changes what that owner may have underway."""
+    """Locks the quota of an owner until this transaction ends."""
     connection.execute(_LOCK, {"owner": owner})
 
 
 def set_(connection: Connection, owner: str, limits: OwnerLimits) -> None:
-    """Gives an owner limits of its own."""
+    """Sets the own limits of an owner."""
     connection.execute(_SET, {"owner": owner, **asdict(limits)})
 
 
 def reset(connection: Connection, owner: str) -> bool:
-    """Takes an owner's own limits away. Returns whether there were any."""
+    """Removes the own limits of an owner. Returns whether there were any."""
     return connection.execute(_RESET, {"owner": owner}).rowcount > 0
 
 
@@ -92,7 +92,7 @@ def check_priority(limits: OwnerLimits, owner: str, priority: int) -> None:
 
 
 def check(connection: Connection, owner: str, limits: OwnerLimits) -> None:
-    """Looks at all that the owner has underway, with what this transaction adds. Raises `QuotaExceeded`."""
+    """Checks everything that the owner has underway, with the changes of this transaction. Raises `QuotaExceeded`."""
     lock(connection, owner)
     used = campaigns.underway(connection, owner)
     if limits.open_jobs is not None and used.open_jobs > limits.open_jobs:

@@ -1,4 +1,4 @@
-"""What the report of a campaign depends on in the database, in a few values that are read in milliseconds."""
+"""Version of a campaign's report: a few values that determine its content, read in milliseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROWS = text(
 
 
 def version(connection: Connection, stored: Mapping[str, Any]) -> Version | None:
-    """The version of the report of a campaign's row; None of a campaign that searches, whose report reads other campaigns too."""
+    """Version of a campaign's report; None for a search, because its report also reads other campaigns."""
     if stored["document"].get("search") is not None:
         return None
     counts = campaigns.counts(connection, stored["id"])

@@ -1,6 +1,6 @@
-"""The roles under which others than the farm reach the database, each with what it needs and nothing else.
+"""Database roles of workers and readers, with the minimum of rights.
 
-Workers claim and land by functions that know which host a login belongs to; readers can read the documented views.
+Workers claim and land by functions that know the host of a login. Readers can read the documented views.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OF_DEVICES = (
     "id", "host_id", "uuid", "type", "name", "backend", "traits", "facts", "state", "vanished_at", "last_seen_at",
     "session_epoch", "session_host", "session_pid",
 )  # fmt: skip
-"""Errors, reasons and locks are not for other hosts."""
+"""Columns of devices that every worker may read. Errors, reasons and locks are not for other hosts."""
 
 RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "alembic_version": {"SELECT": ("version_num",)},
@@ -41,7 +41,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "kernels": {"SELECT": ("id", "hash", "state", "record", "signature", "error", "final")},
     "kernel_code": {"SELECT": ()},
 }
-"""What a worker reads, by table: these columns, or all where none is named. It changes nothing but by `FUNCTIONS`."""
+"""Rights of workers by table: these columns, or all if none is named. All changes go through `FUNCTIONS`."""
 
 FUNCTIONS = (
     "worker_host", "worker_claim", "worker_mark", "worker_renew", "worker_abandon", "worker_release", "worker_release_all",
@@ -49,7 +49,7 @@ FUNCTIONS = (
     "worker_heartbeat", "worker_leave", "worker_unfit", "worker_note_claim_error", "worker_vanish", "worker_note_overlap",
     "worker_begin_probation", "worker_fail_trial", "worker_pass_trial",
 )  # fmt: skip
-"""What a worker may call. They run with the owner's rights, and act for devices of the login's host alone."""
+"""Functions that a worker may call. They run with the owner's rights, and only act for devices of the login's host."""
 
 VIEWS = (
     "v_measurements", "v_all_measurements", "v_sentinels", "v_best_kernels", "v_device_health", "v_campaign_progress",
@@ -61,7 +61,7 @@ READER_RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {view: {"SELECT": ()}
 
 @dataclass(frozen=True, slots=True)
 class RolePurpose:
-    """Whom a role is for, and what it may do."""
+    """The users of a role, and its rights."""
 
     whom: str
     rights: Mapping[str, Mapping[str, Sequence[str]]]
@@ -160,7 +160,7 @@ _EXISTS = text("SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = :name)")
 
 
 def exists(connection: Connection, name: str) -> bool:
-    """Whether there is a role of that name."""
+    """Whether the role exists."""
     found: bool = connection.execute(_EXISTS, {"name": name}).scalar_one()
     return found
 
@@ -268,7 +268,7 @@ def _limits(role: sql.Identifier, database: sql.Identifier, sessions: int) -> It
 
 
 def _check(connection: Connection, name: str, purpose: RolePurpose) -> None:
-    """Refuses what is not, and must not become, such a role: above all the farm's own."""
+    """Raises `BadRole` for a role that must not be changed, such as the farm's own."""
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES or "\0" in name:
         raise BadRole(name=repr(name), whom=purpose.whom, why=f"a name has from 1 to {MAX_NAME_BYTES} bytes")
     parameters = {"name": name, "memberships": list(purpose.memberships)}

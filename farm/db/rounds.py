@@ -1,8 +1,8 @@
-"""Rounds of a search: what goes on from a short one when it has no open job left.
+"""Rounds of a search: the choice of jobs for the next rounds when a short round has no open job.
 
-The caller owns the transaction, in which a campaign and its job groups are locked at the end. What is decided of a round follows from the
-rows that landed, and only what the next rounds lack is added to them: so it does not matter who decides, how often, or
-that somebody died before. A job of an earlier round that is tried again later, and lands, is one more that may go on.
+The caller owns the transaction. The campaign and its job groups are locked at its end. A decision follows from the landed rows, and only
+adds missing jobs to the next rounds. So it may be made by any coordinator, repeatedly, and after a crash. A job of an earlier round that
+is retried and lands later is a further candidate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
 
 PROBLEM = "c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta"
-"""What makes configurations (c) those of one problem."""
+"""Columns that identify the problem of a configuration (c)."""
 
 WITH_BASELINE = [family.name for family in FAMILIES.values() if family.kind in BASELINES]
 """The families that run on devices with a baseline."""
 
-# --- how much is to come -----------------------------------------------------------------------------
+# --- expected jobs -----------------------------------------------------------------------------------
 
 _EXPECTED = text(f"""
 SELECT lane_id, n, has_baseline, count(*) AS problems
@@ -43,7 +43,7 @@ _EXPECT = text("UPDATE lanes SET later = :later WHERE id = :lane_id")
 
 
 def expect(connection: Connection, search: Search, lane_ids: Sequence[int]) -> None:
-    """Notes with first rounds, which the caller holds, how many jobs the rounds after them will have at the most."""
+    """Stores the maximum number of jobs of later rounds with the first rounds. The caller has locked these."""
     later = dict.fromkeys(sorted(lane_ids), 0)
     for row in connection.execute(_EXPECTED, {"lane_ids": list(lane_ids), "with_baseline": WITH_BASELINE}):
         later[row.lane_id] += row.problems * (sum(search.rounds(row.n)[1:]) + row.has_baseline)
@@ -51,7 +51,7 @@ def expect(connection: Connection, search: Search, lane_ids: Sequence[int]) -> N
         connection.execute(_EXPECT, {"lane_id": lane_id, "later": jobs})
 
 
-# --- what goes on ------------------------------------------------------------------------------------
+# --- decisions ---------------------------------------------------------------------------------------
 
 _DUE = text("""
 SELECT l.id FROM campaigns c JOIN lanes l ON l.campaign_id = c.id
@@ -62,13 +62,13 @@ ORDER BY l.campaign_id, l.round, l.id
 
 
 def due(connection: Connection) -> list[int]:
-    """Job groups of short rounds without open jobs, as of the last `batches.fold`, of which nothing is decided yet."""
+    """Undecided job groups of short rounds without open jobs, as of the last `batches.fold`."""
     return list(connection.execute(_DUE).scalars())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDecision:
-    """What became of a short round."""
+    """The decision after a short round."""
 
     campaign_id: int
     round: int
@@ -91,7 +91,7 @@ _SIZES = text(f"""
 SELECT DISTINCT count(*) AS n FROM jobs j JOIN configurations c ON c.id = j.configuration_id
 WHERE j.lane_id = :lane_id AND j.state = 'done' GROUP BY {PROBLEM}
 """)
-# What was measured while two workers measured on the device is no result, and behind all others.
+# Rows that overlap with those of another worker are no results, and come last.
 _SPEED = f"{OVERLAPPED}, r.runtime_ms, j.configuration_id"
 _FASTEST = text(f"""
 INSERT INTO staged (configuration_id, pool, any_device)

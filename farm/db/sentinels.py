@@ -1,4 +1,4 @@
-"""Sentinels: the rows of a fixed GEMM that each device measures now and then, and what they say of drift and of hosts."""
+"""Sentinels: rows of a fixed GEMM that each device measures regularly, to detect drift and slow hosts."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SELECT worker_land_sentinel(
 
 
 def land(connection: Connection, lease: Lease, configuration: Configuration, row: Measurement) -> None:
-    """Stores a sentinel's row with its batch: in the transaction of `batches.land` and after it, and only there.
+    """Stores a sentinel's row, in the transaction of `batches.land` and after it.
 
-    One that cannot be stored is logged and left out; the batch lands without it.
+    A row that cannot be stored is logged and left out. The batch lands without it.
     """
     from farm.db import measurements
     from farm.db.engine import Fault, fault_of
@@ -60,18 +60,18 @@ def land(connection: Connection, lease: Lease, configuration: Configuration, row
 # --- drift -------------------------------------------------------------------------------------------
 
 AT_EITHER_END = 3
-"""The median of so many sentinels is the base, and of so many the latest time."""
+"""Number of sentinels whose median is the base, and of those whose median is the latest time."""
 
 MIN_DRIFT = 0.02
-"""Clocks, temperature and the driver's work move a time by one or two percent, and back."""
+"""Minimum share that counts as drift. Clocks and temperature change times by one or two percent."""
 
 SPREADS = 3.0
-"""The difference of two medians of three has about the spread of one time: three of it are rare by chance."""
+"""Minimum drift in spreads of one time. The difference of two medians of three has about this spread, so three are rare by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far a series of times has moved. Shares: 0.04 is 4%; positive is slower."""
+    """Drift of a series of times. Shares: 0.04 is 4%; positive is slower."""
 
     base_ms: float
     latest_ms: float
@@ -114,10 +114,10 @@ def drift_of(times_ms: Sequence[float]) -> Drift | None:
 # --- reading -----------------------------------------------------------------------------------------
 
 MAX_LATEST = 100
-"""Sentinels of a device that are looked at beside its first three: fifty minutes of them at the least."""
+"""Maximum number of the latest sentinels of a device to read, besides its first three."""
 
 CAMPAIGNS = 50
-"""Without a campaign, each device's newest is looked for among so many."""
+"""Without a campaign, the newest campaign of each device is searched among this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class SentinelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelSeries:
-    """What the sentinels of one device say in one campaign: of one configuration, its latest."""
+    """Sentinels of one device in one campaign, of the latest configuration."""
 
     device_uuid: str
     device_type: str
@@ -142,7 +142,7 @@ class SentinelSeries:
     n: int  # all of them
     rows: tuple[SentinelRow, ...]  # the first three and the latest, in the order of time
     drift: Drift | None
-    # The latest time over the median of those of all devices of its type that measure the same; None where it is alone.
+    # Latest time over the median of all devices of the type with the same configuration; None for a single device.
     ratio: float | None
 
     @property
@@ -192,7 +192,7 @@ _SERIES_NEWEST = text(_SERIES.format(pairs=_NEWEST))
 
 
 def series_of_devices(connection: Connection, *, campaign_id: int | None = None) -> list[SentinelSeries]:
-    """Each device that measured a sentinel for the campaign; without one, for its newest campaign that has any."""
+    """Sentinels of each device for the campaign; without one, for its newest campaign with sentinels."""
     if campaign_id is None:
         found = connection.execute(_SERIES_NEWEST)
     else:
@@ -211,7 +211,7 @@ def series_of_devices(connection: Connection, *, campaign_id: int | None = None)
 
 
 def with_ratios(seen: Sequence[SentinelSeries]) -> list[SentinelSeries]:
-    """The same with `ratio`, where there is another device of the type that measures the same configuration."""
+    """Fills `ratio` where another device of the type measures the same configuration."""
     alike = defaultdict[tuple[str, uuid.UUID], list[float]](list)
     for one in seen:
         alike[one.device_type, one.rows[-1].configuration_id].append(one.latest_ms)

@@ -1,4 +1,4 @@
-"""Jobs on their way into the tables, with COPY: a table of the transaction's own, from which job groups get what they lack."""
+"""Stages jobs in a temporary table by COPY, from which job groups get missing jobs."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ORDER BY j.id
 
 
 def begin(connection: Connection) -> None:
-    """Makes the table, for the caller's transaction. Once in each."""
+    """Creates the temporary table. Call it once per transaction."""
     connection.exec_driver_sql(_STAGE)
 
 
@@ -109,7 +109,7 @@ def copy_in(
     *,
     versions: Versions = BUILT_WITH,
 ) -> dict[Binary, str]:
-    """Sends jobs to the table of `begin`: nothing is locked that others need. Returns the binaries that they need, by hash.
+    """Copies jobs to the temporary table, without locks that others need. Returns the required binaries with their hashes.
 
     Numbers the pools and rounds, from 0 on, in `pools`.
     """
@@ -123,9 +123,9 @@ def copy_in(
 def store_configurations(
     connection: Connection, binaries: Mapping[Binary, str], *, versions: Versions = BUILT_WITH
 ) -> int:
-    """Stores the configurations that are staged, and wants these kernels, built with those versions.
+    """Stores the staged configurations, and requests these kernels, built with those versions.
 
-    Returns how many configurations are new.
+    Returns the number of new configurations.
     """
     if binaries:
         known = kernels.want(connection, binaries, versions)
@@ -134,7 +134,7 @@ def store_configurations(
 
 
 def pool(connection: Connection, spec: PoolSpec) -> int:
-    """The id of a pool, which is stored where it is new."""
+    """The id of a pool. A new pool is stored."""
     types = None if spec.device_types is None else list(spec.device_types)
     parameters = {"name": spec.name, "device_types": types, "device_uuid": spec.device_uuid}
     connection.execute(_NEW_POOL, parameters)
@@ -151,7 +151,7 @@ def group(
     rules: MeasuringRules | None = None,
     purpose: GroupPurpose | None = None,
 ) -> int:
-    """The id of a campaign's job group of that round, which is stored with these rules and purpose where it is new."""
+    """The id of a campaign's job group of that round. A new one is stored with these rules and purpose."""
     parameters = {
         "campaign_id": campaign_id,
         "pool_id": pool_id,
@@ -164,16 +164,16 @@ def group(
 
 
 def lock_groups(connection: Connection, campaign_id: int) -> None:
-    """Takes all job groups of a campaign for this transaction."""
+    """Locks all job groups of a campaign for this transaction."""
     connection.execute(_LOCK_GROUPS, {"campaign_id": campaign_id})
 
 
 def put_jobs(connection: Connection, campaign_id: int, groups: Mapping[int, int], *, new: bool = False) -> int:
-    """What is staged becomes jobs of the job groups, by the number of the pool, where they lack them. Returns how many.
+    """Adds missing staged jobs to the job groups, by the number of the pool. Returns the number of added jobs.
 
-    Those that need kernels which are not built yet wait for them.
+    Jobs that need kernels which are not built wait for them.
 
-    The caller holds the job groups. `new`: the campaign is, so that nothing of it need be looked for.
+    The caller has locked the job groups. `new`: the campaign is new, so its jobs need not be searched.
     """
     parameters = {"pools": list(groups), "lane_ids": list(groups.values())}
     made = connection.execute(_JOBS, {**parameters, "campaign_id": campaign_id, "new": new}).one()

@@ -1,6 +1,6 @@
-"""The states of what the database holds, and the other words that its columns take.
+"""Enumerations of the columns of the database.
 
-They stand apart from the tables, which bring SQLAlchemy's mapper with them: only migrations need those.
+They are separate from `farm.db.tables`, which imports SQLAlchemy's mapper and is only used by migrations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class CampaignState(StrEnum):
 
 
 class JobRecord(StrEnum):
-    """What the table keeps of a job. Where an open job is, its job group and its batch say: see `JobState`."""
+    """State of a job in its table. The job group and the batch of an open job give its `JobState`."""
 
     OPEN = "open"
     WAITING = "waiting"  # for kernels to be built: see `WaitingJob`
@@ -28,7 +28,7 @@ class JobRecord(StrEnum):
 
 
 class JobState(StrEnum):
-    """What people see of a job. See docs/states.md for the transitions."""
+    """State of a job as shown to people. See docs/states.md for the transitions."""
 
     PENDING = "pending"  # waits for a batch, or for kernels to be built
     QUEUED = "queued"  # open: in a batch that no worker has claimed
@@ -74,7 +74,7 @@ class KernelState(StrEnum):
 
 
 class GroupPurpose(StrEnum):
-    """What the jobs of a campaign with the strategy learn are for."""
+    """Purpose of a job group in a campaign with the strategy learn."""
 
     TEST = "test"  # the independent test set: never learned from
     LEARN = "learn"
@@ -88,14 +88,14 @@ class TrainingState(StrEnum):
 
 
 class DeletionKind(StrEnum):
-    """What a deletion in the database took out of the farm's tables. Deleted models are tagged in the registry instead."""
+    """Kind of a deletion in the database. Deleted models are tagged in the registry instead."""
 
     CAMPAIGN = "campaign"
     IMPORT = "import"
 
 
 class Role(StrEnum):
-    """What a token may do; each role may do all that those before it may."""
+    """Rights of a token. Each role includes the earlier ones."""
 
     READ = "read"  # look at everything, ask models
     SUBMIT = "submit"  # and submit campaigns within a quota; pause, resume, cancel and retry its own
@@ -103,13 +103,13 @@ class Role(StrEnum):
     ADMIN = "admin"  # and manage tokens, sessions and the logins of worker hosts, and trim the audit
 
     def may(self, needed: Role) -> bool:
-        """Whether this role covers what another is needed for."""
+        """Whether this role includes the needed one."""
         ranks = list(Role)
         return ranks.index(self) >= ranks.index(needed)
 
 
 class Way(StrEnum):
-    """By which way somebody reached the farm."""
+    """How somebody reached the farm."""
 
     CLI = "cli"  # a command on the database itself
     API = "api"

@@ -1,8 +1,7 @@
-"""Work of one row each that a program takes, and that is given to another one where it dies: trainings, kernels.
+"""Tasks with one row each: trainings and kernels. If a program dies, another one gets its task.
 
-A row waits, is running, and is over. The id of one that waits goes to the broker, and whoever gets it starts it, once.
-What a program writes is fenced by the number of its start: it changes nothing once the row was taken from it. All times
-are Postgres's.
+A row waits, runs, and ends. The id of a waiting row goes to the broker, and one program starts the task. Writes of a program are
+fenced by the number of the attempt: they have no effect after the task was taken back. All times are Postgres's.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 MAX_ATTEMPTS = 3
-"""What was started this often, and died with its program or could not be done, is given up: it may be what kills programs."""
+"""A task that failed or killed its program this often is given up."""
 
 
 class TaskTable:
-    """The transitions that rows of such a table have in common.
+    """The common transitions of the rows of such a table.
 
     The table has id, state, sent_at, starts, started_at, heard_of_at, finished_at and error.
     """
@@ -31,8 +30,8 @@ class TaskTable:
         running: StrEnum,
         failed: StrEnum,
         given_up: str,
-        suits: str = "true",  # which rows a program can start: a condition, whose parameters `start` gets
-        resets: str = "",  # a column that is emptied at each start
+        suits: str = "true",  # SQL: whether a program can start the row, with parameters from `start`
+        resets: str = "",  # a column that each attempt resets
     ) -> None:
         self.fence = f"id = :id AND state = '{running}' AND starts = :number"
         self._sent = text(f"""
@@ -61,19 +60,19 @@ class TaskTable:
         """)
 
     def mark_sent(self, connection: Connection, ids: Sequence[int]) -> None:
-        """Notes that the messages of these are with the broker."""
+        """Records that the broker has the messages of these tasks."""
         connection.execute(self._sent, {"ids": list(ids)})
 
     def start(self, connection: Connection, id_: int, **suiting: Any) -> Any | None:
-        """Waiting → running. The row; None where another program has it, it is over, or it does not suit this one."""
+        """waiting → running. Returns the row; None if another program has it, it has ended, or this program cannot run it."""
         return connection.execute(self._start, {"id": id_, **suiting}).one_or_none()
 
     def beat(self, connection: Connection, id_: int, number: int) -> bool:
-        """Says that the program lives. Returns whether it still has the row."""
+        """Records a heartbeat. Returns whether the program still has the task."""
         return bool(connection.execute(self._beat, {"id": id_, "number": number}).rowcount)
 
     def take_back(self, connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, str]:
-        """Running → waiting, where the program was not heard of for `silent_after` seconds; → failed after `max_attempts`.
+        """running → waiting, if the program sent no heartbeat for `silent_after` seconds; → failed after `max_attempts`.
 
         Returns the new state by id.
         """

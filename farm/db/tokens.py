@@ -1,6 +1,6 @@
-"""Tokens: who may do what over HTTP. Of a token itself only its SHA-256 is kept.
+"""Tokens for HTTP. Only the SHA-256 of a token is stored.
 
-A token has 256 random bits, so that nobody finds one by trying, and one fast hash is as good as a slow one.
+A token has 256 random bits, so it cannot be guessed, and a fast hash is sufficient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from farm.db.states import Role
 from farm.errors import BadInput, NotFound
 
 PREFIX = "gfarm_"
-"""How each token begins, so that a scanner for secrets can find one that lies about."""
+"""Prefix of every token, which secret scanners can find."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}")
 
@@ -37,7 +37,7 @@ class NoSuchToken(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """Who holds a token, and what that allows."""
+    """The holder of a token, and its role."""
 
     id: int
     name: str
@@ -46,7 +46,7 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNow:
-    """A token as people see it. It is `valid` until it expires or is revoked."""
+    """A token in lists. It is `valid` until it expires or is revoked."""
 
     name: str
     role: Role
@@ -71,7 +71,7 @@ VALUES (:name, :role, :sha256, :by, clock_timestamp() + :lifetime) RETURNING id
 
 
 def create(connection: Connection, name: str, role: Role, *, by: str, lifetime: timedelta | None = None) -> str:
-    """Makes a token and returns it, this once. Raises `BadTokenName`, `BadLifetime`, `TokenExists`."""
+    """Creates a token and returns it. It cannot be read again. Raises `BadTokenName`, `BadLifetime`, `TokenExists`."""
     if not _NAME.fullmatch(name):
         raise BadTokenName(name=name)
     if lifetime is not None and not timedelta() < lifetime <= timedelta(days=MAX_DAYS):
@@ -98,7 +98,7 @@ _USED = text("UPDATE tokens SET last_used_at = clock_timestamp() WHERE id = :id"
 
 
 def bearer(connection: Connection, token: str) -> Bearer | None:
-    """Who holds the token; None where it is unknown, expired or revoked. Its use is noted once a minute."""
+    """The holder of a token; None if it is unknown, expired or revoked. Its use is recorded once a minute."""
     row = connection.execute(_HOLDS, {"sha256": _digest(token)}).one_or_none()
     if row is None:
         return None
@@ -115,7 +115,7 @@ FROM tokens ORDER BY valid DESC, name, id
 
 
 def list_tokens(connection: Connection) -> list[TokenNow]:
-    """Every token that was ever made, valid ones first."""
+    """All tokens, valid ones first."""
     return [TokenNow(**{**row, "role": Role(row["role"])}) for row in connection.execute(_LIST).mappings()]
 
 
@@ -125,7 +125,7 @@ _REVOKE = text(
 
 
 def revoke(connection: Connection, name: str) -> None:
-    """From now on nobody is let in with it. Raises `NoSuchToken`."""
+    """Revokes a token. Raises `NoSuchToken`."""
     if connection.execute(_REVOKE, {"name": name}).one_or_none() is None:
         listed = ", ".join(token.name for token in list_tokens(connection) if token.revoked_at is None) or "none yet"
         raise NoSuchToken(name=name, list_tokens=listed)

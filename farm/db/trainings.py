@@ -1,6 +1,6 @@
-"""Requests to train, and what became of them. Each function is one transition of docs/states.md.
+"""Trainings: requests and results. Each function is one transition of docs/states.md.
 
-A trainer's writes are fenced: see `farm.db.task_rows`.
+Writes of a trainer are fenced: see `farm.db.task_rows`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from farm.db.task_rows import TaskTable
 
 @dataclass(frozen=True, slots=True)
 class TrainingAttempt:
-    """A trainer's right to a training, until it is taken back."""
+    """The right of a trainer to a training, until it is taken back."""
 
     training_id: int
-    number: int  # of the starts of this training, from 1
+    number: int  # of the attempt, from 1
     device_type: str
     any_source: bool
     # The learning round that it decides on (`farm.db.learning`); None: it makes a model and registers it.
@@ -43,12 +43,12 @@ _REQUEST = text("INSERT INTO trainings (device_type, any_source) VALUES (:device
 
 
 def request(connection: Connection, *, device_type: str, any_source: bool = False) -> int:
-    """Asks for a model of that device type and returns the training's id."""
+    """Requests a model of a device type and returns the id of the training."""
     found: int = connection.execute(_REQUEST, {"device_type": device_type, "any_source": any_source}).scalar_one()
     return found
 
 
-# The longer a request waits, the rarer: a farm without a trainer must not fill its broker.
+# The pause before a message is sent again grows, so that a farm without a trainer does not fill its broker.
 _UNSENT = text("""
 SELECT id FROM trainings
 WHERE state = 'requested' AND (sent_at IS NULL OR sent_at < clock_timestamp()
@@ -65,12 +65,12 @@ def unsent(connection: Connection, *, resend_after: float, limit: int = 100) -> 
 
 
 def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
-    """Notes that the messages of these trainings are with the broker."""
+    """Records that the broker has the messages of these trainings."""
     _TRAININGS.mark_sent(connection, ids)
 
 
 def start(connection: Connection, training_id: int) -> TrainingAttempt | None:
-    """requested → running; None where another trainer has it or it is over."""
+    """requested → running; None if another trainer has it or it has ended."""
     row = _TRAININGS.start(connection, training_id)
     return (
         None if row is None else TrainingAttempt(training_id, row.starts, row.device_type, row.any_source, row.lane_id)
@@ -83,7 +83,7 @@ UPDATE trainings SET heard_of_at = clock_timestamp(), progress = coalesce(:progr
 
 
 def beat(connection: Connection, started: TrainingAttempt, *, progress: float | None = None) -> bool:
-    """Says that the trainer lives, and what share of its work is done. Returns whether it still has the training."""
+    """Records a heartbeat and the finished share. Returns whether the trainer still has the training."""
     parameters = {"id": started.training_id, "number": started.number, "progress": progress}
     return bool(connection.execute(_BEAT, parameters).rowcount)
 
@@ -109,7 +109,7 @@ def finish(
 
 
 def take_back(connection: Connection, *, silent_after: float, max_attempts: int) -> dict[int, TrainingState]:
-    """running → requested, where the trainer was not heard of for `silent_after` seconds; → failed after `max_attempts`.
+    """running → requested, if the trainer sent no heartbeat for `silent_after` seconds; → failed after `max_attempts`.
 
     Returns the new state by id.
     """
@@ -118,7 +118,7 @@ def take_back(connection: Connection, *, silent_after: float, max_attempts: int)
 
 
 DECISION_SECONDS = 600
-"""How long a trainer may think between two statements while it decides: a minute is much. Then Postgres ends its session."""
+"""Maximum pause between two statements while a trainer decides, which takes less than a minute. Then Postgres ends its session."""
 
 _DECISION_LOCKS = 0x6368_616D  # "cham": the first key of the advisory locks, of which the second names the model
 _ALONE = text("SELECT pg_advisory_lock(:locks, hashtext(:model))")
@@ -126,9 +126,9 @@ _ALONE = text("SELECT pg_advisory_lock(:locks, hashtext(:model))")
 
 @contextmanager
 def deciding(engine: Engine, model: str) -> Iterator[Connection]:
-    """Waits until no other trainer of the farm decides whether a version of that model becomes the champion.
+    """Holds a lock: no other trainer decides inside the block whether a version of that model becomes the champion.
 
-    Inside the block none does, for as long as the connection answers: the lock is its session's.
+    The lock lasts as long as the session of the connection.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end and not used again, it takes lock and setting with it
@@ -144,7 +144,7 @@ FROM trainings WHERE id = :training_id
 
 
 def read(connection: Connection, training_id: int) -> dict[str, Any]:
-    """The training: device_type, state, outcome, error; the share that is done, and for how many seconds it has run."""
+    """A training: device_type, state, outcome, error, finished share, and seconds since its start."""
     return dict(connection.execute(_READ, {"training_id": training_id}).mappings().one())
 
 
@@ -173,10 +173,10 @@ SELECT device_type, rows FROM landed WHERE of_ended >= :of_ended OR rows >= :wha
 
 
 def due(connection: Connection, *, of_ended: int, whatever_runs: int) -> dict[str, int]:
-    """Device types whose model should be made again, and how many rows landed since their last training began.
+    """Device types that need a new model, and the number of rows since their last training began.
 
-    Those of which campaigns that ended since brought `of_ended` measurements, and those of which `whatever_runs` landed.
-    None of which a training is open. A training that failed counts as one: what it lacked is not there by itself.
+    Campaigns that ended since then brought `of_ended` measurements, or `whatever_runs` rows landed in all. Device types with an open
+    training are left out. A failed training counts, because the same rows would fail again.
     """
     parameters = {"of_ended": of_ended, "whatever_runs": whatever_runs}
     return {row.device_type: int(row.rows) for row in connection.execute(_DUE, parameters)}

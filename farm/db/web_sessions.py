@@ -1,7 +1,7 @@
-"""Sessions: browsers that are signed in. Of a session's id only its SHA-256 is kept, as of a token.
+"""Sessions of signed-in browsers. Only the SHA-256 of a session's id is stored.
 
-A session belongs to a token and ends with it, or to a login of the machine on which `farm serve` runs. It is good for one
-origin: the scheme, host and port under which its browser signed in.
+A session belongs to a token and ends with it, or to a login of the machine that runs `farm serve`. It is valid for one origin: the
+scheme, host and port of the sign-in.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from farm.db.tokens import Bearer
 from farm.errors import NotFound
 
 MAX_SESSIONS = 100
-"""Sessions that are kept of one holder. One more deletes the oldest."""
+"""Maximum sessions of one holder. A further one deletes the oldest."""
 
 MAX_TEXT = 200
-"""Characters that are kept of what a browser calls itself."""
+"""Maximum characters of the browser's name."""
 
 
 class NoSuchSession(NotFound):
@@ -31,7 +31,7 @@ class NoSuchSession(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
-    """Whose sessions: those of a token; or of a login, by links that servers of one home (the issuer) gave."""
+    """The holder of sessions: a token, or a login with links from servers of one home (the issuer)."""
 
     token_id: int | None = None
     login: str | None = None
@@ -40,7 +40,7 @@ class SessionHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """How long a session lasts: without a request, and at most."""
+    """Maximum time of a session without a request, and in all."""
 
     idle: timedelta
     absolute: timedelta
@@ -48,7 +48,7 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """A session in use: who it is, and what that allows. `token` is None for a login."""
+    """The holder of a session in use, and the role. `token` is None for a login."""
 
     session_id: int
     holder: SessionHolder
@@ -59,7 +59,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionNow:
-    """A session as people see it. It is `valid` until it ends, a limit passes, or its token is no longer valid."""
+    """A session in lists. It is `valid` until it ends, reaches a limit, or its token becomes invalid."""
 
     id: int
     name: str
@@ -90,7 +90,7 @@ DELETE FROM web_sessions WHERE expires_at < clock_timestamp() - interval '30 day
 def create(
     connection: Connection, holder: SessionHolder, *, origin: str, address: str, browser: str, limits: SessionLimits
 ) -> str:
-    """Signs a browser in and returns the session's id, this once."""
+    """Creates a session and returns its id. The id cannot be read again."""
     made = secrets.token_urlsafe(32)
     whose = _parameters(holder)
     seen = {"origin": origin, "address": _printable(address), "browser": _printable(browser)}
@@ -127,9 +127,9 @@ _USED = text("UPDATE web_sessions SET last_used_at = clock_timestamp() WHERE id 
 
 
 def visitor(connection: Connection, session: str, *, origin: str, issuer: str | None) -> Visitor | None:
-    """Who is signed in by a session's id; None where it is unknown, over, or of another origin or issuer.
+    """The holder of a session; None if it is unknown, has ended, or has another origin or issuer.
 
-    Its use is noted once a minute. A session of a login may operate, one of a token what its token may now.
+    Its use is recorded once a minute. A login has the role operate. A session of a token has the present role of the token.
     """
     parameters = {"sha256": _digest(session), "origin": origin, "issuer": issuer}
     row = connection.execute(_FIND, parameters).one_or_none()
@@ -157,7 +157,7 @@ _LIST_OWN = text(f"""
 
 
 def list_sessions(connection: Connection) -> list[SessionNow]:
-    """Every session that is kept, valid ones first, the newest first."""
+    """All stored sessions, valid ones first, then the newest first."""
     return [_now(row) for row in connection.execute(_LIST_ALL).mappings()]
 
 
@@ -180,17 +180,17 @@ _END_NAMED = text(f"""
 
 
 def end(connection: Connection, session: str) -> None:
-    """Ends the session of that id, if there is one."""
+    """Ends the session with that id, if it exists."""
     connection.execute(_END_GIVEN, {"sha256": _digest(session)})
 
 
 def end_own(connection: Connection, holder: SessionHolder, session_id: int | None) -> int:
-    """Ends a session of the holder; all of them for None. Returns how many."""
+    """Ends a session of the holder, or all of them for None. Returns the number."""
     return connection.execute(_END_OWN, {**_parameters(holder), "id": session_id}).rowcount
 
 
 def revoke(connection: Connection, ids: Sequence[int]) -> int:
-    """Ends sessions by the numbers that people see. Returns how many. Raises `NoSuchSession`."""
+    """Ends sessions by their numbers in lists. Returns the number. Raises `NoSuchSession`."""
     ended = set(connection.execute(_END_LISTED, {"ids": list(ids)}).scalars())
     if missing := [one for one in ids if one not in ended]:
         raise NoSuchSession(which=missing[0])
@@ -198,7 +198,7 @@ def revoke(connection: Connection, ids: Sequence[int]) -> int:
 
 
 def revoke_named(connection: Connection, name: str) -> int:
-    """Ends every session of a token or login of that name. Returns how many. Raises `NoSuchSession`."""
+    """Ends all sessions of a token or login. Returns the number. Raises `NoSuchSession`."""
     ended = len(connection.execute(_END_NAMED, {"name": name}).all())
     if not ended:
         raise NoSuchSession(which=name)

@@ -1,7 +1,7 @@
-"""One database login for each worker host, which acts for the devices of that host and no others.
+"""Database logins of worker hosts. A login acts only for the devices of its host.
 
-The functions of workers (`farm.db.roles.FUNCTIONS`) look up which host a login belongs to. A login without a host acts for every
-host: that of `farm db worker-role`, for hosts that trust each other.
+The functions of workers (`farm.db.roles.FUNCTIONS`) look up the host of a login. A login without a host, from
+`farm db worker-role`, acts for every host.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from farm.db.measurements import cursor_of
 from farm.errors import BadHostName, NoSuchHost
 
 DEFAULT_PREFIX = "farm"
-"""How the names of logins begin."""
+"""Prefix of logins."""
 
 TRANSACTION_SECONDS = 300.0
-"""The coordinator ends sessions of workers in which a transaction goes on for longer. Theirs take some milliseconds."""
+"""The coordinator ends sessions of workers with a longer transaction. Usual ones take some milliseconds."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def login_of(host: str, prefix: str = DEFAULT_PREFIX) -> str:
-    """The login of a host. Raises `BadHostName` for a name that no host has, or that is too long for one of a role."""
+    """The login of a host. Raises `BadHostName` for an invalid or too long name."""
     login = f"{prefix}_host_{host}"
     if not _NAME.fullmatch(host) or len(login.encode()) > roles.MAX_NAME_BYTES:
         raise BadHostName(name=host, longest=roles.MAX_NAME_BYTES - len(login.encode()) + len(host.encode()))
@@ -35,9 +35,9 @@ def login_of(host: str, prefix: str = DEFAULT_PREFIX) -> str:
 
 
 def add(connection: Connection, host: str, *, password: str | None, prefix: str = DEFAULT_PREFIX) -> str:
-    """Makes the login of a host, or gives it the rights of this version. Returns its name.
+    """Creates the login of a host, or updates its rights. Returns its name.
 
-    A password of None leaves that of the login as it is. Raises `BadHostName`, `BadRole` and `RoleRefused`.
+    A password of None leaves the password unchanged. Raises `BadHostName`, `BadRole` and `RoleRefused`.
     """
     login = login_of(host, prefix)
     roles.set_up_worker_login(connection, login, host, password=password)
@@ -47,7 +47,7 @@ def add(connection: Connection, host: str, *, password: str | None, prefix: str 
 _LOCK = text("DELETE FROM worker_logins WHERE host = :host RETURNING login")
 
 
-# Rows that a session of the host has locked are left out: it must not delay its own revocation. `remove` takes them.
+# Skips rows that a session of the host has locked, so it cannot delay its revocation. `remove` handles them.
 _GIVE_AWAY = text("""
 WITH these AS MATERIALIZED (
     SELECT d.id FROM devices d JOIN hosts h ON h.id = d.host_id
@@ -71,11 +71,10 @@ def _take_away(connection: Connection, host: str | None) -> None:
 
 
 def shut_out(connection: Connection, host: str) -> list[str]:
-    """From the commit on, the logins of the host can do nothing, connected or not. Returns them, for `remove`.
+    """Disables the logins of a host from the commit on, connected or not. Returns them, for `remove`.
 
-    Its devices count as gone from it, so that they can be served by another host. Its leases expire, so that the coordinator
-    hands their jobs to others. What a session of the host has locked follows in `remove`.
-    Raises `NoSuchHost` where the host has no login.
+    Its devices count as gone, so another host can serve them. Its leases expire, so the coordinator gives their jobs to others.
+    `remove` handles rows that a session of the host has locked. Raises `NoSuchHost` if the host has no login.
     """
     logins = list(connection.execute(_LOCK, {"host": host}).scalars())
     if not logins:
@@ -91,7 +90,7 @@ _END = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE 
 
 
 def remove(connection: Connection, host: str | None, logins: list[str]) -> None:
-    """Ends the connections of logins that are shut out, removes their roles, and frees what those connections had locked.
+    """Ends the connections of disabled logins, removes their roles, and handles rows that these connections had locked.
 
     `host` None: the logins acted for every host, so no device or lease is theirs alone.
     """
@@ -105,7 +104,7 @@ def remove(connection: Connection, host: str | None, logins: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginNow:
-    """A login of workers. `host` None: it acts for every host."""
+    """A login of workers. `host` None: every host."""
 
     login: str
     host: str | None
@@ -122,7 +121,7 @@ GROUP BY w.login, w.host, w.created_at ORDER BY w.host NULLS LAST, w.login
 
 
 def list_logins(connection: Connection) -> list[LoginNow]:
-    """The logins of workers, by host."""
+    """Logins of workers, by host."""
     return [LoginNow(**row) for row in connection.execute(_KNOWN).mappings()]
 
 
@@ -130,8 +129,8 @@ _END_LONG = text("SELECT end_long_worker_transactions(:seconds)")
 
 
 def end_long_transactions(connection: Connection, *, longer_than: float = TRANSACTION_SECONDS) -> list[str]:
-    """Ends the sessions of workers whose transaction goes on for more than that many seconds, or that have an advisory lock.
+    """Ends sessions of workers with a transaction longer than `longer_than` seconds, or with an advisory lock.
 
-    Workers use no advisory locks, and other programs of the farm wait for theirs. Returns the logins of these sessions.
+    Workers use no advisory locks, and other programs of the farm wait for theirs. Returns the logins of the ended sessions.
     """
     return list(connection.execute(_END_LONG, {"seconds": longer_than}).scalars())

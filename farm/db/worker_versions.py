@@ -1,8 +1,8 @@
-"""Which version of the farm each device's worker runs, and what that version can read.
+"""Versions of the farm that workers run, and what these can read.
 
 A worker refuses jobs that its version cannot read. The refusal holds for every worker of the same version, and for none
-of another one. A version is told apart by the package, its database revision, and its *vocabulary*: two checkouts may
-have the same number and different kernel families.
+of another one. The package, its database revision and its *vocabulary* identify a version: two checkouts may have the same
+number and different kernel families.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from farm.gemm import ElementType, Layout
 from farm.measurement import MeasuringRules
 
 UNANNOUNCED = "an unannounced version"
-"""What workers run that do not announce their version, in words."""
+"""Text for workers that do not announce their version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def own() -> WorkerVersion:
 
 
 def vocabulary() -> str:
-    """A digest of all that this version can read of a job: kernel families, element types, layouts and measuring rules."""
+    """Digest of what this version can read in a job: kernel families, element types, layouts and measuring rules."""
     from farm.kernels import FAMILIES  # all of them: those who ask only who runs what need none
 
     readable = {
@@ -62,7 +62,7 @@ _ANNOUNCE = text("SELECT worker_announce_version(:device_id, :version, :revision
 
 
 def announce(connection: Connection, device_id: int) -> None:
-    """Notes that the worker of the device runs the version of this process."""
+    """Records that the worker of the device runs the version of this process."""
     known = {"version": own().version, "revision": own().revision, "vocabulary": vocabulary()}
     connection.execute(_ANNOUNCE, {**known, "device_id": device_id})
 
@@ -71,13 +71,13 @@ _OF_DEVICES = text("SELECT id, worker_version_id FROM devices WHERE worker_versi
 
 
 def of_devices(connection: Connection) -> Mapping[int, int]:
-    """The id of the version that the worker of each device announced, by device id."""
+    """Ids of announced versions, by device id."""
     return {row.id: row.worker_version_id for row in connection.execute(_OF_DEVICES)}
 
 
 @dataclass(frozen=True, slots=True)
 class VersionInUse:
-    """A version, and the hosts on which live workers run it. None: a version that does not announce itself."""
+    """A version, and the hosts with live workers of it. None: not announced."""
 
     version: WorkerVersion | None
     hosts: tuple[str, ...]
@@ -94,7 +94,7 @@ GROUP BY v.version, v.revision ORDER BY v.revision, v.version
 
 
 def of_live(connection: Connection, *, silent_after: float) -> list[VersionInUse]:
-    """The versions that live workers run, the oldest first."""
+    """Versions of live workers, the oldest first."""
     rows = connection.execute(_OF_LIVE, {"silent_after": silent_after, "imported": IMPORTED_PREFIX})
     return [
         VersionInUse(
@@ -108,6 +108,6 @@ _WAITING = text("SELECT count(*) FROM returned_jobs WHERE refused_by[1] < 0")
 
 
 def waiting(connection: Connection) -> int:
-    """How many jobs wait that a version of the workers cannot read."""
+    """Number of jobs that wait because a version of the workers cannot read them."""
     found: int = connection.execute(_WAITING).scalar_one()
     return found

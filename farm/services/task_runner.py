@@ -1,4 +1,4 @@
-"""What a program does with an errand, a training or a kernel: takes it, says that it lives, and writes down what came of it."""
+"""Runs a task, a training or a build: takes it, sends heartbeats, and stores the result."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def run_task(
     attempt: Callable[[S], R],
     write_down: Callable[[S, R], bool],
 ) -> None:
-    """Carries out the errand of that id, unless another program has it. `what` is a word for it, as in `training`.
+    """Runs the task of that id, unless another program has it. `what` names its kind, such as `training`.
 
-    `beat` and `write_down` return whether the errand is still this program's. Where it is not, or the database goes away,
-    or the process does, nothing is written, and the errand is taken back and started again.
+    `beat` and `write_down` return whether this program still has the task. If it does not, or the database or the process goes
+    away, nothing is written, and the task is taken back and started again.
     """
     if type(task_id) is not int:
         log.error("a message without a %s id was ignored", what)
@@ -59,7 +59,7 @@ def run_task(
 
 @contextmanager
 def heartbeats(beat: Callable[[], None], *, every_s: float | None = None, **ids: int) -> Iterator[None]:
-    """Inside the block, a thread calls `beat` every few seconds, until it raises an error of the farm's: all is lost then."""
+    """Calls `beat` in a thread every few seconds inside the block, until it raises a `FarmError`: the task is lost then."""
     over, pause_s = threading.Event(), HEARTBEAT_SECONDS if every_s is None else every_s
 
     def beat_on() -> None:

@@ -1,9 +1,14 @@
-"""The state machine of jobs and batches. Each function is one transition of docs/states.md, and alone makes it.
+"""The state machine of jobs and batches. Each transition of docs/states.md is made by one function, and only there.
 
-`forming`: the coordinator's transitions. `working`: the worker's. `steering`: those that people ask for. `waiting`:
-those of jobs that wait for a kernel or for another device. `ending`: how a batch ends, whoever ends it.
+| module | transitions |
+| --- | --- |
+| `forming` | of the coordinator |
+| `working` | of workers |
+| `steering` | requested by people |
+| `waiting` | of jobs that wait for a kernel or for another device |
+| `ending` | of a batch that ends |
 
-The caller owns the transaction. All times are Postgres's; a token that Postgres made fences every write of a worker.
+The caller owns the transaction. All times are Postgres's. A token from Postgres fences every write of a worker.
 """
 
 from farm.db.batches.ending import Failure

@@ -1,4 +1,4 @@
-"""How a batch ends: what failed is noted, what was not measured waits again, and the batch says what became of it."""
+"""The end of a batch: failures are recorded, unmeasured jobs wait again, and the batch gets its counts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from farm.devices import Backend
 class Failure:
     """Why an attempt at a job gave no measurement. `kind`: see `FailureKind`.
 
-    What neither Postgres nor a log can take of a message, zero bytes and surrogates that stand for broken bytes, is
-    escaped.
+    Zero bytes and surrogates in a message, which Postgres and logs refuse, are escaped.
     """
 
     kind: FailureKind
@@ -28,11 +27,10 @@ class Failure:
 
 
 PRESENT_SECONDS = 120.0
-"""A device that was not heard of for longer is not waited for by a configuration that all others of its pool refused."""
+"""A job that all other devices of its pool refused does not wait for a device without a heartbeat for this time."""
 
 EXPECTED_SECONDS = 300.0
-"""A device that fell silent, or whose worker stopped, is waited for this long by jobs that failed on one device alone: a
-host may start again meanwhile."""
+"""Jobs that failed on one device only wait this long for a device that fell silent or stopped: its host may restart."""
 
 RETRY_SECONDS = 1.0
 """Pause after the first failure of a job; it doubles with each attempt, up to six times."""
@@ -41,7 +39,7 @@ BY_TRAITS = [backend.value for backend in Backend if backend.refuses_by_traits]
 
 
 def alike(one: str, other: str) -> str:
-    """SQL: whether what one device refuses, the other must refuse as well: equal devices, with workers of one version."""
+    """SQL: whether two devices refuse the same jobs: equal devices with workers of one version."""
     return (
         f"({one}.id = {other}.id OR ({one}.backend = ANY(:by_traits) AND {one}.backend = {other}.backend"
         f" AND {one}.type = {other}.type AND {one}.traits = {other}.traits"
@@ -53,18 +51,18 @@ PRESENT = f"""
 NOT {SHUT_OUT} AND d.vanished_at IS NULL
     AND d.last_seen_at > clock_timestamp() - make_interval(secs => :present)
 """
-"""SQL: whether a device (d) is here, or fell silent so lately that it may be back."""
+"""SQL: whether a device (d) is live, or fell silent recently."""
 
 
 EXPECTED = """
 d.state = 'active' AND d.vanished_at IS NULL
     AND greatest(d.last_seen_at, d.left_at) > clock_timestamp() - make_interval(secs => :expected)
 """
-"""SQL: whether a device (d) takes work, or may be back soon: it fell silent lately, or its worker is being restarted."""
+"""SQL: whether a device (d) takes work, or may take work again soon because it fell silent recently or restarts."""
 
 
 def may_try(job_id: str, device: str) -> str:
-    """SQL: whether the job neither failed on the device, nor must be refused by it or by the version of its worker."""
+    """SQL: whether the job has not failed on the device, and neither the device nor its worker's version must refuse it."""
     return f"""NOT EXISTS (
         SELECT 1 FROM failures x JOIN devices tried ON tried.id = x.device_id
         WHERE x.job_id = {job_id} AND CASE x.kind
@@ -76,7 +74,7 @@ def may_try(job_id: str, device: str) -> str:
 
 
 def refused_by_all(job_id: str, devices: str) -> str:
-    """SQL: whether each device of that table refused the job, or is alike to one that did."""
+    """SQL: whether each device of that table refused the job, or equals one that did."""
     return f"""NOT EXISTS (
         SELECT 1 FROM {devices} o WHERE NOT EXISTS (
             SELECT 1 FROM failures x JOIN devices r ON r.id = x.device_id
@@ -104,9 +102,9 @@ _RELEASE = text("SELECT release_batch(:batch_id, :reason, :suspect, :pause)")
 
 
 def release(connection: Connection, batch_id: int, *, reason: str, suspect: bool) -> None:
-    """queued, leased → released, where it is still one of these. Its jobs wait again.
+    """queued, leased → released, if it is in one of these states. Its jobs wait again.
 
-    With `suspect`, the job that was being measured counts an attempt, and is measured alone from now on.
+    With `suspect`, the job in hand counts an attempt, and is measured alone from now on.
 
     A job is invalid where every device of its pool that is here must refuse it: this one, and those that refused it before.
     One that the worker's version cannot read waits for a worker of another version, and counts no attempt.

@@ -1,4 +1,4 @@
-"""The coordinator's transitions: putting jobs into batches, sending, taking back, counting."""
+"""Transitions of the coordinator: forming, sending, releasing and folding batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from farm.db.engine import Fault, fault_of
 
 @dataclass(frozen=True, slots=True)
 class PendingJobs:
-    """Jobs of one job group that wait, and who may take them: one device, or devices of some types.
+    """Waiting jobs of one job group, and who may take them: one device, or devices of some types.
 
-    A `retry` is of jobs that failed: it goes to one device, another than `avoid_device_id` where there is one, and a
-    `solo` job goes alone.
+    A `retry` has failed jobs: it goes to one device, not to `avoid_device_id` if there is another. A `solo` job goes alone.
     """
 
     lane_id: int
@@ -32,7 +31,7 @@ class PendingJobs:
     device_uuid: str | None
     solo: bool = False
     avoid_device_id: int | None = None
-    # Devices that refused its jobs, and are not asked for them again. Below zero: versions of workers that cannot read them.
+    # Devices that refused its jobs and do not get them again. Negative: versions of workers that cannot read them.
     refused_by: tuple[int, ...] = ()
 
     @property
@@ -80,10 +79,10 @@ ORDER BY c.id, r.solo, r.avoid_device_id IS NULL, l.id, r.avoid_device_id NULLS 
 
 
 def candidates(connection: Connection) -> list[PendingJobs]:
-    """What waits in the active campaigns, the oldest campaign first; of each what failed, what is fresh, and suspects.
+    """Waiting jobs of active campaigns, the oldest campaign first; for each, failed jobs, fresh jobs, and suspects.
 
-    A device that fails at once makes room for fresh jobs as fast as they come. What it failed must be measured elsewhere
-    all the same, which is what shows that the device is at fault.
+    A device that fails every job at once takes fresh jobs very fast. Its failed jobs come first, because only their success on
+    another device shows that it is at fault.
     """
     rows = connection.execute(_CANDIDATES)
     return [
@@ -104,13 +103,13 @@ def candidates(connection: Connection) -> list[PendingJobs]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesInFlight:
-    """Batches of one job group for one queue that are not counted yet.
+    """Batches of one job group for one queue that are not folded yet.
 
     Attributes:
-        resource: what they take a share of, see `farm.coordinator.fairness`.
-        batches: how many are queued or leased.
-        queued: how many of these no worker has claimed.
-        seconds: device seconds of all of them. One that is over has those that it took; of the others they are expected.
+        resource: the shared resource, see `farm.coordinator.fairness`.
+        batches: number of queued and leased batches.
+        queued: number of unclaimed batches.
+        seconds: device seconds of all batches; expected ones for batches that have not ended.
     """
 
     resource: str
@@ -151,7 +150,7 @@ JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id JOIN p
 
 
 def flights(connection: Connection, *, batch_seconds: float = 4.0) -> list[BatchesInFlight]:
-    """What is queued or leased now, and what ended and is not counted yet.
+    """Queued and leased batches, and ended ones that are not folded yet.
 
     Args:
         batch_seconds: device seconds that a batch is expected to take.
@@ -213,13 +212,13 @@ RETURNING id
 """)
 _RESERVE = text("SELECT nextval(pg_get_serial_sequence('batches', 'id')) FROM generate_series(1, :count)")
 BEFORE_ALL = uuid.UUID(int=0)
-"""A cursor before every configuration. No hash is all zeros."""
+"""A cursor before every configuration: no hash is zero."""
 
 
 def lock(connection: Connection, lane_id: int) -> bool:
-    """Takes a job group for this transaction, to form batches of it.
+    """Locks a job group for this transaction, to form batches of it.
 
-    False where its campaign is not active (any more), or where another session holds one of the two: nobody waits for it.
+    Returns False, without waiting, if its campaign is not active or another session holds one of the two.
     """
     return connection.execute(_LOCK, {"lane_id": lane_id}).one_or_none() is not None
 
@@ -230,8 +229,8 @@ class BatchPlan:
 
     Attributes:
         jobs: maximum number of jobs.
-        seconds: device seconds that the jobs may take at that cost. The first job may take longer.
-        cost: of one job; None where it is not known.
+        seconds: maximum device seconds of the jobs at that cost. The first job may take longer.
+        cost: of one job; None if unknown.
         id: of the batch, from `reserve`; None for the next one.
     """
 
@@ -251,7 +250,7 @@ class FormedBatches:
 
 
 def reserve(connection: Connection, count: int) -> list[int]:
-    """Ids for batches, in ascending order: batches are sent in the order of their ids, whatever the order of forming."""
+    """Reserves ascending ids. Batches are sent in the order of their ids, independent of the order of forming."""
     return sorted(connection.execute(_RESERVE, {"count": count}).scalars())
 
 
@@ -264,18 +263,16 @@ def form(
     seconds: float = 1e9,
     cost: JobCost | None = None,
 ) -> int | None:
-    """`form_many` for one batch. Returns its id; None where nothing waits there (any more)."""
+    """`form_many` for one batch. Returns its id; None if nothing waits."""
     formed = form_many(connection, work, [BatchPlan(queue=queue, jobs=jobs, seconds=seconds, cost=cost)])
     return next(iter(formed.ids), None)
 
 
 def form_many(connection: Connection, work: PendingJobs, plans: Sequence[BatchPlan]) -> FormedBatches:
-    """pending → queued: puts jobs in new batches, one batch for each plan until nothing waits there (any more).
+    """pending → queued: forms one batch per plan, until nothing waits.
 
-    A batch holds as many jobs as make `seconds` of device time, at least one, at most `jobs`; one for suspects. The caller
-    has taken the job group with `lock`: what is formed must be seen by whoever forms next, and by nobody in between.
-
-    The batches are those that one call for each plan would form.
+    A batch has jobs for `seconds` of device time, at least one and at most `jobs`; one for suspects. The caller has locked the job
+    group with `lock`. The result is the same as that of one call per plan.
     """
     waiting = _Waiting(connection, work)
     taken = list[list[_OfferedJob]]()
@@ -309,7 +306,7 @@ class _OfferedJob(NamedTuple):
     id: int
     # As text, which sorts as Postgres sorts UUIDs.
     configuration_id: str
-    # Never dispatched before, and ahead of the job group's cursor.
+    # Not dispatched yet, and after the job group's cursor.
     fresh: bool
     gflop: float
 
@@ -318,7 +315,7 @@ _by_configuration = attrgetter("configuration_id")
 
 
 class _Waiting:
-    """What waits of a work, read as far as its batches need it."""
+    """Waiting jobs, read as far as the batches need them."""
 
     def __init__(self, connection: Connection, work: PendingJobs) -> None:
         self._connection, self._work = connection, work
@@ -339,7 +336,7 @@ class _Waiting:
         return self.has_fresh or bool(self._again) or self._more_again
 
     def take(self, plan: BatchPlan, ahead: int) -> list[_OfferedJob]:
-        """The jobs of the next batch. `ahead` is how many those after it may hold."""
+        """Takes the jobs of the next batch. `ahead`: maximum jobs of the batches after it."""
         most = 1 if self._work.solo else plan.jobs
         self._read(most, ahead)
         again = sorted(self._again[:most], key=_by_configuration)
@@ -356,10 +353,10 @@ class _Waiting:
         return jobs
 
     def _read(self, most: int, ahead: int) -> None:
-        """Reads on where there are fewer than `most` jobs of a kind.
+        """Reads more jobs if there are fewer than `most` of a kind.
 
-        It reads ahead for a quarter of the jobs that later batches may hold, since their seconds end most of them before, and
-        for twice as many at each further time.
+        It reads ahead a quarter of the maximum jobs of later batches, since most end earlier by their seconds, and doubles this at
+        each further read.
         """
         at_once = max(most + ahead // 4, self._read_jobs)
         again = at_once if self._more_again and len(self._again) < most else 0
@@ -393,7 +390,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """A batch that was measured to its end: its jobs, the 10⁹ operations of one GEMM of each, and the seconds it took."""
+    """A completely measured batch: jobs, 10⁹ operations of one GEMM of each, and seconds."""
 
     jobs: int
     gflop: float
@@ -412,7 +409,7 @@ ORDER BY b.finished_at DESC LIMIT :limit
 def recently_finished(
     connection: Connection, *, lane_id: int, device_type: str, limit: int = 20
 ) -> list[FinishedBatch]:
-    """The last batches of a job group that devices of a type measured whole, the newest first."""
+    """The latest completely measured batches of a job group on a device type, the newest first."""
     parameters = {"lane_id": lane_id, "device_type": device_type, "limit": limit}
     return [FinishedBatch(*row) for row in connection.execute(_FINISHED, parameters)]
 
@@ -423,7 +420,7 @@ WHERE NOT folded AND state = 'queued'
   AND (sent_at IS NULL OR sent_at < clock_timestamp() - make_interval(secs => :resend_after))
 ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
 """)
-# Whoever locks several batches locks them by id: an UPDATE alone locks them as they lie on the disk, and can deadlock.
+# Several batches are always locked by id. An UPDATE alone locks them in the order on the disk, and can deadlock.
 _SENT = text("""
 WITH these AS MATERIALIZED (SELECT id FROM batches WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE batches b SET sent_at = clock_timestamp(), sends = least(b.sends + 1, 32767)
@@ -432,19 +429,18 @@ FROM these WHERE b.id = these.id RETURNING b.sends
 
 
 def unsent(connection: Connection, *, resend_after: float, limit: int = 1000) -> list[tuple[int, str]]:
-    """Batches (id, queue) whose message was never sent, or was sent so long ago that it may be lost.
+    """Batches (id, queue) whose message was never sent, or may be lost.
 
-    Without those that another session holds: `mark_sent` could not note that they were sent, and they would be sent in
-    every turn.
+    Skips batches that another session holds: `mark_sent` could not record the send, so they would be sent in every turn.
     """
     parameters = {"resend_after": resend_after, "limit": limit}
     return [(i, queue) for i, queue in connection.execute(_UNSENT, parameters)]
 
 
 def mark_sent(connection: Connection, ids: Sequence[int]) -> int:
-    """Notes that the messages of these batches are with the broker. Returns how many had been sent before.
+    """Records that the broker has the messages of these batches. Returns the number that were sent before.
 
-    One that another session holds, as a worker that claims it, is left as it is.
+    Skips batches that another session holds, such as a worker that claims one.
     """
     return sum(sends > 1 for sends in connection.execute(_SENT, {"ids": list(ids)}).scalars())
 
@@ -457,11 +453,10 @@ ORDER BY b.id FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l, d SKIP LOCK
 
 
 def reap(connection: Connection, *, suspect: bool = True) -> list[int]:
-    """leased → released, for every lease that has passed and that no other session holds.
+    """leased → released, for every expired lease that no other session holds.
 
     Args:
-        suspect: whether the job that was being measured counts an attempt. Not where workers could not renew their leases,
-            as the database was away.
+        suspect: whether the job in hand counts an attempt. False if workers could not renew leases because the database was away.
 
     Returns:
         The ids of those batches.
@@ -471,7 +466,7 @@ def reap(connection: Connection, *, suspect: bool = True) -> list[int]:
 
 
 def _released(connection: Connection, ids: Sequence[int], *, reason: str, suspect: bool) -> list[int]:
-    """Releases batches that the caller has locked. Returns their ids, without those of which another session holds a job."""
+    """Releases locked batches. Returns their ids, without batches with a job that another session holds."""
     if not ids:
         return []
     connection.execute(_WAIT_BRIEFLY)
@@ -501,7 +496,7 @@ ORDER BY b.id LIMIT 1000 FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l S
 
 
 def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
-    """queued → released, for batches on queues that no live device serves: another may take their jobs."""
+    """queued → released, for batches on queues that no live device serves."""
     unserved = connection.execute(_UNSERVED, {"served": list(served)}).scalars().all()
     return _released(connection, unserved, reason="no live device serves its queue", suspect=False)
 
@@ -514,7 +509,7 @@ ORDER BY b.id LIMIT :most FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l 
 
 
 def make_way(connection: Connection, *, queue: str, priority: int, most: int) -> list[int]:
-    """queued → released, for batches of a queue that no worker has claimed and whose campaigns have a lower priority.
+    """queued → released, for unclaimed batches of a queue with a lower priority.
 
     Returns their ids.
     """
@@ -531,7 +526,7 @@ ORDER BY id LIMIT :most FOR NO KEY UPDATE SKIP LOCKED
 LOCK_GROUPS = text("SELECT id FROM lanes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
 _LOCK_DEVICES = text("SELECT id FROM devices WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED")
 MAX_FOLDED = 5000
-"""Batches that are folded in one turn."""
+"""Maximum batches to fold in one turn."""
 _FOLD = text(f"""
 WITH over AS (
     UPDATE batches SET folded = true, job_ids = '{{}}' WHERE id = ANY(:ids)
@@ -567,15 +562,15 @@ WHERE d.id = s.device_id
 
 
 def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) -> int:
-    """Adds batches that are over to the counters of their job groups and devices, and to the shares that they took.
+    """Adds ended batches to the counters of their job groups and devices, and charges their shares.
 
-    Batches whose job group or device another session holds are left for another turn. A share that one holds is not charged.
+    Skips batches whose job group or device another session holds. A share that another session holds is not charged.
 
     Args:
-        weights: of owners; 1 for one that is not named.
+        weights: of owners; 1 for others.
 
     Returns:
-        How many batches were folded.
+        Number of folded batches.
     """
     over = _take_foldable(connection)
     if over:
@@ -585,7 +580,7 @@ def fold(connection: Connection, *, weights: Mapping[str, float] | None = None) 
 
 
 def _take_foldable(connection: Connection) -> list[int]:
-    """Locks batches that are over, with their job groups and devices. Returns the ids of the batches."""
+    """Locks ended batches with their job groups and devices. Returns the ids of the batches."""
     held_groups, held_devices = set[int](), set[int]()
     while True:
         parameters = {"lanes": list(held_groups), "devices": list(held_devices), "most": MAX_FOLDED}

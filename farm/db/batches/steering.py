@@ -1,4 +1,4 @@
-"""The transitions that people ask for: cancel, pause, resume, retry."""
+"""Transitions that people request: cancel, pause, resume, retry."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ WHERE l.campaign_id = :campaign_id AND NOT b.folded AND b.state = 'leased' AND b
 
 
 def in_hand(connection: Connection, campaign_id: int) -> int:
-    """How many jobs of the campaign are being measured or landed: at most one of each device."""
+    """Number of jobs of the campaign that are being measured or landed: at most one per device."""
     found: int = connection.execute(_IN_HAND, {"campaign_id": campaign_id}).scalar_one()
     return found
 
 
 def _stop(connection: Connection, campaign_id: int, state: CampaignState, *, of: Sequence[CampaignState]) -> bool:
-    """Batches that nobody claimed go back at once. Of those that are leased, no further job is marked after the commit."""
+    """Releases unclaimed batches. After the commit, no further job of leased batches is marked."""
     hold_briefly(connection)
     if connection.execute(_LOCK, {"campaign_id": campaign_id}).scalar_one_or_none() not in of:  # None: it was deleted
         return False
@@ -56,13 +56,13 @@ def _stop(connection: Connection, campaign_id: int, state: CampaignState, *, of:
 def cancel(connection: Connection, campaign_id: int) -> bool:
     """active, paused → cancelled. Returns whether it changed.
 
-    After the commit no job of it is marked. The one that each device was given before is measured, and its row stored.
+    After the commit, no job of it is marked. A job that a device began before is measured, and its row is stored.
     """
     return _stop(connection, campaign_id, CampaignState.CANCELLED, of=(CampaignState.ACTIVE, CampaignState.PAUSED))
 
 
 def pause(connection: Connection, campaign_id: int) -> bool:
-    """active → paused, with the promise of `cancel`. Returns whether it changed."""
+    """active → paused, with the guarantee of `cancel`. Returns whether it changed."""
     return _stop(connection, campaign_id, CampaignState.PAUSED, of=(CampaignState.ACTIVE,))
 
 

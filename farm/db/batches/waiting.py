@@ -1,4 +1,4 @@
-"""The transitions of jobs that wait: for kernels to be built, or for another device of their pool than those that refused."""
+"""Transitions of waiting jobs: for kernels, or for another device of their pool than those that refused them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from farm.db.batches.ending import (
 from farm.db.batches.forming import BEFORE_ALL, LOCK_GROUPS
 
 MAX_AT_ONCE = 20_000
-"""Jobs that are moved in one transaction: a job group is locked no longer than that takes."""
+"""Maximum jobs to move in one transaction, which limits how long a job group is locked."""
 
 _OVER = text(f"""
 WITH RECURSIVE {kernels.WAITED_FOR}
@@ -80,8 +80,9 @@ def _of_free_groups(connection: Connection, statement: TextClause, parameters: M
 
 
 def release_waiting(connection: Connection) -> int:
-    """waiting → open, where all kernels of a job are over and one is built. Where none is: → invalid if none of them
-    compiles, → dead if they could not be built for another reason. Returns how many.
+    """waiting → open, if all kernels of a job are finished and one is built. If none is: → invalid if none compiles, else → dead.
+
+    Returns the number of changed jobs.
 
     Jobs of job groups that another session holds are left for another turn.
     """
@@ -152,11 +153,11 @@ WITH given_up AS MATERIALIZED (
 SELECT count(*) FROM given_up
 """)
 MAX_REFUSED = 2000
-"""Jobs that are given up in one turn."""
+"""Maximum jobs to give up in one turn."""
 
 
 def give_up(connection: Connection) -> int:
-    """pending → invalid, where a device refused a job and every other one of its pool did as well, or is gone. Returns how many.
+    """pending → invalid, if every live device of the pool refused the job, and one did. Returns the number of changed jobs.
 
     Jobs of job groups that another session holds are left for another turn.
     """
@@ -195,7 +196,7 @@ SELECT count(*) FROM ended
 
 
 def end_exhausted(connection: Connection) -> int:
-    """pending → dead, for jobs that used up their attempts on one device, where no other is expected. Returns how many.
+    """pending → dead, for jobs that used up their attempts on one device, if no other is expected. Returns the number.
 
     Jobs of job groups that another session holds are left for another turn.
     """

@@ -1,4 +1,4 @@
-"""The worker's transitions: claiming a batch, marking each job, renewing, landing, handing back."""
+"""Transitions of workers: claiming a batch, marking each job, renewing, landing, releasing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A worker's right to a batch, until its token no longer matches."""
+    """The right of a worker to a batch, until its token no longer matches."""
 
     batch_id: int
     token: uuid.UUID
@@ -39,7 +39,7 @@ class Lease:
     rules: MeasuringRules
     # What is to be measured.
     jobs: tuple[ClaimedJob, ...]
-    # By job id: what this version of the farm cannot read. Landing the batch refuses it.
+    # By job id: jobs that this version cannot read. Landing the batch refuses them.
     refused: Mapping[int, Failure] = field(default_factory=dict)
 
 
@@ -60,14 +60,14 @@ def claim(
     busy_seconds: float = 60.0,
     session: int | None = None,
 ) -> Lease | None:
-    """queued → leased, in one atomic statement; None where there is nothing (more) to claim.
+    """queued → leased, in one atomic statement; None if there is nothing to claim.
 
-    A message that comes twice or late, for a cancelled or paused campaign, or to a drained device, claims nothing.
-    Jobs that this version cannot read, of a newer one, are claimed with the rest and refused when the batch lands.
+    A repeated or late message, a cancelled or paused campaign, and a drained device claim nothing.
+    Jobs that only a newer version can read are claimed with the rest, and refused when the batch lands.
     Before the first job is marked, heartbeats may renew the lease for `busy_seconds`.
 
-    Raises `LeaseHeld` where the device holds another batch, and `SessionLost` where `session` is not the epoch of the device
-    any more. Then the batch stays queued, and is sent again.
+    Raises `LeaseHeld` if the device holds another batch, and `SessionLost` if `session` is no longer the epoch of the device.
+    Then the batch stays queued, and is sent again.
     """
     parameters = {
         "batch_id": batch_id,
@@ -124,11 +124,10 @@ _MARK = text("SELECT worker_mark(:batch_id, :token, :job_id, :lease_seconds, :bu
 def mark(
     connection: Connection, lease: Lease, job: ClaimedJob, *, lease_seconds: float, busy_seconds: float | None = None
 ) -> bool:
-    """Renews the lease and names the job that is measured from now on. Raises `LeaseLost`.
+    """Renews the lease and stores the job that is measured next. Raises `LeaseLost`.
 
-    False where the campaign is cancelled or paused, or the device is quarantined: then the job must not start. After the
-    transaction of a cancel or pause is committed, none is marked.
-    Heartbeats may renew the lease for `busy_seconds` from now, the longest that the job and the landing may take.
+    Returns False if the campaign is cancelled or paused, or the device is quarantined. Then the job must not start.
+    Heartbeats may renew the lease for `busy_seconds`, the maximum time of the job and the landing.
     """
     parameters = {
         "job_id": job.id,
@@ -147,9 +146,9 @@ _RENEW = text("SELECT worker_renew(:batch_id, :device_id, :lease_seconds)")
 
 
 def renew(connection: Connection, batch_id: int, *, device_id: int, lease_seconds: float) -> float | None:
-    """A heartbeat of the device's worker: the lease of the batch in hand goes on, for as long as its job may take.
+    """Renews the lease of the batch in hand, within the maximum time of its job.
 
-    Returns for how many seconds it can still be renewed; None where the device does not hold that batch.
+    Returns for how many more seconds it can be renewed; None if the device does not hold the batch.
     """
     parameters = {"batch_id": batch_id, "device_id": device_id, "lease_seconds": lease_seconds}
     left_s: float | None = connection.execute(_RENEW, parameters).scalar_one_or_none()
@@ -160,7 +159,7 @@ _HELD_BY = text("SELECT id FROM batches WHERE device_id = :device_id AND state =
 
 
 def held_by(connection: Connection, device_id: int) -> int | None:
-    """The id of the batch that the device holds, whether or not its lease has passed; None where there is none."""
+    """The id of the batch that the device holds, also with an expired lease; None if there is none."""
     found: int | None = connection.execute(_HELD_BY, {"device_id": device_id}).scalar_one_or_none()
     return found
 
@@ -169,9 +168,9 @@ _ABANDON = text("SELECT worker_abandon(:batch_id, :device_id, :reason)")
 
 
 def abandon(connection: Connection, batch_id: int, *, device_id: int, reason: str) -> bool:
-    """The device goes on with another batch, and no job is blamed. The coordinator takes this one back.
+    """Lets the device continue with another batch. No job counts an attempt. The coordinator takes this batch back.
 
-    Locks nothing but the batch's row: who holds its job group or jobs does not hold up the device. Returns whether it held it.
+    Locks only the batch's row, so locks on its job group or jobs do not block the device. Returns whether the device held it.
     """
     parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason}
     held: bool = connection.execute(_ABANDON, parameters).scalar_one()
@@ -202,10 +201,10 @@ def land(
 ) -> None:
     """leased → done: rows, job states and the batch's end in the caller's one transaction. Raises `LeaseLost`.
 
-    Raises one of `measurements.UNSTORABLE` where a row cannot be stored: `refusals` says which.
+    Raises one of `measurements.UNSTORABLE` if a row cannot be stored: `refusals` finds which.
 
-    Jobs in `missing` (by job id) wait for those kernels, built with these versions. Those that are in none of the three
-    wait again. What the lease refused is a failure of its own.
+    Jobs in `missing` (by job id) wait for those kernels, built with these versions. Jobs in none of the three wait again.
+    Jobs that the lease refused fail.
     """
     if not connection.execute(
         _LAND, _landing(lease, results, {**lease.refused, **failures}, missing or {}, versions)
@@ -261,9 +260,9 @@ _RELEASE_ALL = text("SELECT worker_release_all(:device_id, :reason, :pause)")
 
 
 def release(connection: Connection, batch_id: int, *, device_id: int, reason: str, suspect: bool) -> bool:
-    """leased → released, by the device that holds it. The rest of its jobs wait again.
+    """leased → released, by the device that holds it. Its remaining jobs wait again.
 
-    With `suspect`, the job that was being measured counts an attempt and is measured alone from now on.
+    With `suspect`, the job in hand counts an attempt and is measured alone from now on.
     Returns whether the device still held the batch.
     """
     parameters = {"batch_id": batch_id, "device_id": device_id, "reason": reason, "suspect": suspect}
@@ -280,6 +279,6 @@ def was_claimed(connection: Connection, batch_id: int, *, device_id: int) -> boo
 
 
 def release_all(connection: Connection, *, device_id: int, reason: str) -> list[int]:
-    """leased → released, for what an earlier worker of this device held when it ended. Returns the batches' ids."""
+    """leased → released, for batches of an earlier worker of this device. Returns their ids."""
     parameters = {"device_id": device_id, "reason": reason, "pause": ending.RETRY_SECONDS}
     return list(connection.execute(_RELEASE_ALL, parameters).scalars())
