@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from farm.api.operation import OPERATIONS, PREFIX, Document, Download, Operation
     from farm.api.remote import Remote
 
-__all__ = [
-    "OPERATIONS",
-    "PREFIX",
-    "Direct",
-    "Document",
-    "Download",
-    "Farm",
-    "Operation",
-    "Remote",
-    "farm_of",
-]
-
 _name = names_of(__name__)
 
 

@@ -12,7 +12,7 @@ from farm.api.access import Access
 from farm.api.campaigns import planned
 from farm.api.operation import Document, operation
 from farm.api.submitting import store
-from farm.db import confirmed, devices, kernels
+from farm.db import configurations, devices, kernels
 from farm.db.states import Role
 from farm.errors import BadInput
 from farm.kernels import Configuration
@@ -83,7 +83,7 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
 def _runtimes(access: Access, device_type: str, asked: Sequence[Configuration]) -> dict[str, float]:
     by_id = {one.id: one.canonical for one in asked}
     with access.connect() as connection:
-        found = confirmed.runtimes(
+        found = configurations.runtimes(
             connection, list(by_id), device_type=device_type, rules=MeasuringRules().model_dump_json()
         )
     return {by_id[one]: runtime_ms for one, runtime_ms in found.items()}

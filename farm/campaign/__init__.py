@@ -19,25 +19,4 @@ if TYPE_CHECKING:
     from farm.campaign.strategies import Search
     from farm.campaign.targets import Target, TargetKind
 
-__all__ = [
-    "Campaign",
-    "Destination",
-    "InvalidGroup",
-    "KnownDevice",
-    "NotApplicable",
-    "Plan",
-    "PlanCount",
-    "PlanSummary",
-    "PlannedJob",
-    "PoolSpec",
-    "Search",
-    "Target",
-    "TargetKind",
-    "load",
-    "loads",
-    "plan",
-    "shape_sets",
-    "texts_named",
-]
-
 __getattr__ = names_of(__name__)

@@ -23,7 +23,7 @@ from farm.compare.aggregation import Aggregation
 from farm.compare.groups import Group
 from farm.compare.statistics import Bools
 from farm.compare.summaries import FillSummary
-from farm.db import campaigns, in_flight
+from farm.db import campaigns, configurations
 from farm.errors import FillTooLarge
 from farm.kernels import Configuration
 from farm.measurement import Distribution, MeasuringRules, OperandRules, Source
@@ -84,7 +84,7 @@ def _fill(
     with engine.connect() as connection:
         rules, notes = _rules(connection, data, name, missing)
         pools = _pools(targets, devices)
-        others = in_flight.campaigns_of(
+        others = configurations.campaigns_of(
             connection, [one.id for one in runnable], pools=pools, rules=rules.model_dump_json()
         )
     left = in_order(one for one in runnable if one.id not in others)

@@ -9,8 +9,6 @@ from farm.exporters.json_rows import JsonRows
 from farm.exporters.parquet_rows import ParquetRows
 from farm.exporters.t4_files import T4Files
 
-__all__ = ["EXPORTERS", "Exporter", "RowExporter"]
-
 EXPORTERS: dict[str, Exporter] = {
     exporter.format: exporter for exporter in (CsvRows(), ParquetRows(), JsonRows(), Commands(), T4Files())
 }

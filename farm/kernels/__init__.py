@@ -11,18 +11,4 @@ if TYPE_CHECKING:
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
 
-__all__ = [
-    "BASELINES",
-    "FAMILIES",
-    "MEMORY_SHARE",
-    "Configuration",
-    "Kernel",
-    "KernelFamily",
-    "Parameter",
-    "Reason",
-    "Rule",
-    "family_named",
-    "problem_of",
-]
-
 __getattr__ = names_of(__name__)

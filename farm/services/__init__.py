@@ -12,6 +12,4 @@ if TYPE_CHECKING:
     from farm.services.stack import Program, Stack, programs
     from farm.services.urls import safe_url
 
-__all__ = ["Program", "ServiceUrls", "Stack", "prepare_database", "programs", "safe_url", "services"]
-
 __getattr__ = names_of(__name__)

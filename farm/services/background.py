@@ -21,7 +21,7 @@ from farm.services.stack import GRACE_S
 from farm.settings import Settings, environment_for_children
 
 UP_LOCK = "stack.up.lock"
-"""Held by the supervisor while it lives."""
+"""The lock of the supervisor, for its lifetime."""
 
 UP_TIMEOUT_S = 90.0
 DOWN_TIMEOUT_S = 4 * (GRACE_S + 10.0) + 60.0
@@ -33,7 +33,7 @@ SUPERVISOR = tuple(python_program.program("farm.services.supervisor"))
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """What a live supervisor says of itself."""
+    """State of a running supervisor, from its note."""
 
     pid: int
     state: str  # starting | ready | stopping
@@ -46,7 +46,7 @@ class RunningStack:
 
 
 def running_stack(settings: Settings) -> RunningStack | None:
-    """What `farm up` runs in this home; None where it is not up. A note that a killed supervisor left is passed over."""
+    """What `farm up` runs in this home; None if it is not up. The note of a killed supervisor is ignored."""
     found = read_json(Home.of(settings).state_file)
     if found is None or not is_alive(int(found["pid"]), found["stamp"]):
         return None
@@ -60,7 +60,7 @@ def running_stack(settings: Settings) -> RunningStack | None:
 
 
 def prepare_database(settings: Settings, urls: ServiceUrls) -> None:
-    """Brings the embedded database to this version's revision; of any other, checks it. Raises `WrongRevision`."""
+    """Upgrades the embedded database to this version's revision, and checks the revision of any other. Raises `WrongRevision`."""
     engine = make_engine(urls.database_url, application="farm migrate")
     try:
         if settings.embedded_database:
@@ -82,7 +82,7 @@ def start_in_background(
     builder: bool = True,
     supervisor: Sequence[str] = SUPERVISOR,
 ) -> tuple[RunningStack, bool]:
-    """Starts the supervisor and waits until its programs run. The second value is False where it was up already.
+    """Starts the supervisor and waits until its programs run. The second value is False if it was already up.
 
     Raises what `services` raises, `WrongRevision`, or `EmbeddedServiceFailed` with the supervisor's last words.
     """
@@ -92,7 +92,7 @@ def start_in_background(
         if found.state == "stopping":
             wait_gone([found.pid], DOWN_TIMEOUT_S)
     home = Home.open(settings)
-    # Held here until the supervisor holds them too, so that what is wrong with them is said here.
+    # Kept until the supervisor uses them too, so that their errors are raised here.
     with services(settings, broker=True) as urls:
         prepare_database(settings, urls)
         log = home.log("supervisor")
@@ -124,7 +124,7 @@ def _wait_ready(settings: Settings, pid: int, log: Path, since: int) -> tuple[Ru
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What `farm down` did."""
+    """Result of `farm down`."""
 
     # Programs and services that ended because of it.
     stopped: list[str]
@@ -133,7 +133,7 @@ class Stopped:
 
 
 def stop_in_background(settings: Settings) -> Stopped:
-    """Stops what `farm up` started, and services that killed commands left running. Waits for their ends."""
+    """Stops what `farm up` started, and services of killed commands. Waits until they have ended."""
     services_before = _running_services(settings)
     stopped: list[str] = []
     if (found := running_stack(settings)) is not None:

@@ -1,4 +1,4 @@
-"""How long to wait before a program that ended is started again, or a server that did not answer is asked again."""
+"""Pauses before a program is started again, or a server that did not answer is tried again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ HEALTHY_AFTER_S = 60.0
 
 @dataclass(slots=True)
 class BackOff:
-    """The pauses of one program: 1, 2, 4 … seconds, at most a minute; none after a healthy run.
+    """Pauses of one program: 1, 2, 4 … seconds, at most a minute; none after a healthy run.
 
-    The times that its methods take are seconds of one clock that never goes backwards.
+    Its methods take times in seconds of one monotonic clock.
     """
 
     restarts: int = 0

@@ -1,8 +1,8 @@
-"""Where the embedded Postgres keeps its data, and as whom it runs.
+"""Place of the embedded Postgres' data, and its account.
 
-Postgres refuses to run as root. For root it runs as an account without rights, and that account must reach both its
-data and its binaries. No permission of a folder that is there already is changed for that: where the home or the
-wheel is closed to the account, the data, or a copy of the binaries, go to a place that it can reach.
+Postgres refuses to run as root. For root it runs as an account without rights, which must reach the data and the binaries. The
+permissions of existing folders stay: if the account cannot reach the home or the wheel, the data or a copy of the binaries go to
+another place.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from farm.services.processes import Account
 from farm.services.server_binaries import PostgresBinaries, copied_for, output_of, postgres_of_wheel
 
 STORES = (Path("/var/lib/gemm-farm"), Path("/var/tmp/gemm-farm"))
-"""Where data and binaries go that cannot stay where they are, in this order."""
+"""Alternative places of data and binaries, in this order."""
 
 ACCOUNTS = ("postgres", "nobody")
-"""The accounts to run as in place of root: the first that exists."""
+"""Accounts to use instead of root: the first that exists."""
 
 SOCKET = ".s.PGSQL.5432.lock"
 """The longest file name in the socket's folder: the socket's own with `.lock`."""
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def find_cluster(home: Home) -> Cluster | None:
-    """Where this home's cluster is; None where it has none yet. Changes nothing."""
+    """The cluster of this home; None if it has none yet. Changes nothing."""
     inside = home.path / "postgres"
     if inside.is_dir():
         return Cluster(home, inside, _owner(inside))
@@ -70,7 +70,7 @@ def find_cluster(home: Home) -> Cluster | None:
 
 
 def place_cluster(home: Home) -> Cluster:
-    """Where this home's cluster is or is to be. Its folder is made; the data are not."""
+    """The existing or new cluster of this home. Creates its folder, but not the data."""
     if (found := find_cluster(home)) is not None:
         return found
     user = account_for_postgres()
@@ -80,7 +80,7 @@ def place_cluster(home: Home) -> Cluster:
         return Cluster(home, inside, user)
     base = _store(home) / home.key
     if base.exists():
-        # Of an earlier home of this path, without whose notes nobody finds it. Data are never removed unasked.
+        # The cluster of an earlier home with this path, whose note is gone. Data are never removed automatically.
         base.rename(base.with_name(f"{home.key}-until-{time.strftime('%Y%m%d-%H%M%S')}"))
     home.make_private(base, user)
     write_json(home.path / "postgres.json", {"home": str(home.path), "cluster": str(base)})
@@ -88,7 +88,7 @@ def place_cluster(home: Home) -> Cluster:
 
 
 def remove_cluster(home: Home) -> None:
-    """Removes a stopped cluster with all that it holds, wherever it is, and its sockets' folder."""
+    """Removes a stopped cluster with its data, and the folder of its sockets."""
     if (cluster := find_cluster(home)) is not None:
         shutil.rmtree(cluster.sockets, ignore_errors=True)
         shutil.rmtree(cluster.base)
@@ -96,7 +96,7 @@ def remove_cluster(home: Home) -> None:
 
 
 def account_for_postgres() -> Account | None:
-    """Whom Postgres runs as: None for ourselves, or for root an account without rights."""
+    """The account of Postgres: None for the present one, or for root an account without rights."""
     if os.getuid() != 0:
         return None
     for name in ACCOUNTS:

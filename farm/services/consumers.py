@@ -1,4 +1,4 @@
-"""Which queues a program takes messages from now: read from the names of the connections to Redis (`farm.broker.queues`)."""
+"""Consumers of queues, from the names of the connections to Redis (`farm.broker.queues`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_consumed(settings: Settings, queue: str) -> bool | None:
     """Whether a program takes messages from the queue, or waits to be started for it.
 
     Returns:
-        None where the broker is not known here, or does not tell.
+        None if the broker is unknown here, or does not answer.
     """
     import redis
 

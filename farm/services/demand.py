@@ -1,6 +1,6 @@
-"""Is there work for the programs that `farm up` runs only on demand? Asked by its supervisor.
+"""Finds work for the programs that `farm up` runs only on demand. Used by its supervisor.
 
-A builder that waits is announced here as if it ran, since it starts as soon as a kernel is to be built.
+A waiting builder is announced as if it ran, because it starts as soon as a kernel is to be built.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWER_S = 2.0
-"""How long the broker may take to answer. One that does not is asked again at the next look."""
+"""Timeout of the broker, which is tried again at the next check."""
 
 
 class Demand:
@@ -50,7 +50,7 @@ class Demand:
         self._announce_at: float | None = None  # None while no builder is announced
 
     def of(self, waiting: Mapping[str, Program]) -> list[str]:
-        """Which of the programs have work."""
+        """Names of the programs that have work."""
         self._announce(BUILDER.name in waiting)
         queues = {name: program.queue for name, program in waiting.items() if program.queue is not None}
         if not queues:
@@ -92,7 +92,7 @@ class Demand:
             return {}
 
     def _announce(self, waits: bool) -> None:
-        """Announces the builder while it waits, and again before the farm takes it for silent."""
+        """Announces the waiting builder, and again before it would count as silent."""
         now = time.monotonic()
         if waits and (self._announce_at is None or now >= self._announce_at):
             self._announce_at = now + self._settings.silent_after_seconds / 4

@@ -1,4 +1,4 @@
-"""Postgres, the broker and the model registry for one command: the servers that are named, or embedded ones."""
+"""Postgres, the broker and the model registry for one command: the configured servers, or embedded ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKER_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class ServiceUrls:
-    """Where the services are. `repr` leaves out what holds passwords."""
+    """URLs of the services. `repr` omits URLs with passwords."""
 
     # postgresql+psycopg://…, as SQLAlchemy takes it.
     database_url: str = field(repr=False)
@@ -36,8 +36,8 @@ class ServiceUrls:
 def services(settings: Settings, *, broker: bool = False) -> Iterator[ServiceUrls]:
     """The services of this farm inside the block: Postgres, and with `broker` also Redis.
 
-    Servers that the settings name are checked and left alone. Embedded ones are started if they do not run, and
-    stopped at the end unless another process of this home uses them.
+    Servers in the settings are checked. Embedded ones are started if they do not run, and stopped at the end unless another
+    process of this home uses them.
 
     Raises `BadServiceUrl`, `DatabaseUnreachable`, `BrokerUnreachable`, `EmbeddedServiceMissing`,
     `EmbeddedServiceFailed`, `OtherPostgresVersion` or `HomeUnusable`.
@@ -56,7 +56,7 @@ def services(settings: Settings, *, broker: bool = False) -> Iterator[ServiceUrl
 
 
 def embedded_services(settings: Settings) -> list[EmbeddedService]:
-    """The services that this home embeds, because no URL names another. Starts nothing and makes no file."""
+    """The embedded services of this home, for which no URL is set. Starts nothing and creates no file."""
     home = Home.of(settings)
     found: list[EmbeddedService] = []
     if settings.embedded_database:
@@ -67,12 +67,12 @@ def embedded_services(settings: Settings) -> list[EmbeddedService]:
 
 
 def revive_services(settings: Settings) -> list[str]:
-    """For a process inside `services(…, broker=True)`: starts again what died. Returns the names of those."""
+    """Starts embedded services again that died, inside `services(…, broker=True)`. Returns their names."""
     return [service.name for service in embedded_services(settings) if revive(service, Home.of(settings))]
 
 
 def stop_unused_services(settings: Settings) -> list[str]:
-    """Stops embedded services that run though nobody uses them. Returns their names."""
+    """Stops unused embedded services. Returns their names."""
     return [service.name for service in embedded_services(settings) if stop_if_unused(service, Home.of(settings))]
 
 

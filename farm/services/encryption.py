@@ -1,4 +1,4 @@
-"""Which connections to named services leave this machine without encryption, or without a check of the server's certificate."""
+"""Finds connections to other machines without encryption, or without a check of the server's certificate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNCHECKED_SSLMODES: Mapping[str, str] = {
 def plain_connections(settings: Settings, environment: Mapping[str, str] = os.environ) -> list[str]:
     """A message for each named service beyond this machine to which a password may go in the clear, or to the wrong server.
 
-    A URL that cannot be read counts as none: whoever uses it reports it. Passwords of MLflow's credentials file are not known here.
+    An invalid URL is skipped, because its user reports it. Passwords in MLflow's credentials file are not known here.
     """
     checks: list[Callable[[], Iterator[str]]] = [
         lambda: _database(settings, environment),
@@ -46,7 +46,7 @@ def plain_connections(settings: Settings, environment: Mapping[str, str] = os.en
 
 
 def warn_of_plain_connections(settings: Settings) -> None:
-    """Logs one warning that names these connections, if there are any."""
+    """Logs one warning with these connections, if there are any."""
     if found := plain_connections(settings):
         log.warning("connections without TLS to a checked server: %s", "; ".join(found))
 

@@ -27,13 +27,13 @@ PRIVATE, PASSABLE = 0o700, 0o711
 """Modes of folders. Embedded Postgres runs as another account for root, which passes through root's home to its data."""
 
 READABLE = ("logs", "reports", "kernels", "mlartifacts", "mlflow.db", "stack.json", "postgres.json")
-"""What is made in the home with the rights of the umask. A home that others pass through must not show it to them."""
+"""Files with the permissions of the umask. They must not be readable in a home that other accounts can enter."""
 
 SOCKET_PATH_LIMIT = 107
 """Bytes in the path of a Unix socket on Linux: `sun_path` has 108, one of them for the closing zero."""
 
 SHORT_FOLDERS = Path("/tmp")
-"""Where sockets go whose own folder has too long a path. Not TMPDIR: it may differ between two users of a home."""
+"""Place of sockets whose own folder has a too long path. Not TMPDIR, which may differ between processes of a home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Home:
 
     @classmethod
     def of(cls, settings: Settings) -> Home:
-        """The home that the settings name. Links are followed, so that one folder has one name."""
+        """The home of the settings. Links are resolved, so one folder has one name."""
         return cls(settings.home.resolve())
 
     @classmethod
     def open(cls, settings: Settings) -> Home:
-        """The home, made where it is missing, and closed to other accounts.
+        """The home, created if it is missing, and closed to other accounts.
 
-        Raises `HomeUnusable` where it cannot be written, and `HomeUntrusted` where somebody else could have written it.
+        Raises `HomeUnusable` if it cannot be written, and `HomeUntrusted` if another account could have written it.
         """
         return cls.at(settings.home)
 
@@ -75,7 +75,7 @@ class Home:
         return home
 
     def _close(self) -> None:
-        """Takes from other accounts what rights they have in a home that an older version, or somebody else, made."""
+        """Removes the rights of other accounts in an existing home."""
         before = self.path.stat()
         if before.st_mode & stat.S_IWGRP and not is_private_group(before.st_gid):
             log.warning(
@@ -102,19 +102,19 @@ class Home:
 
     @property
     def state_file(self) -> Path:
-        """What `farm up` runs; there while it does."""
+        """The note of `farm up`, which exists while it runs."""
         return self.path / "stack.json"
 
     @property
     def key(self) -> str:
-        """A short name for this home that is the same in every process."""
+        """A short name of this home, the same in every process."""
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
     def passwords(self) -> dict[str, str]:
-        """The passwords of the embedded services, made once and readable by the home's owner only."""
+        """Passwords of the embedded services, created once and readable only by the home's owner."""
         file = self.path / "secrets.json"
         with self.locked("secrets"):
             if (known := read_json(file)) is not None:
@@ -125,7 +125,7 @@ class Home:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Waits for the lock of that name and holds it. The kernel frees it when its holder dies."""
+        """Holds the lock of that name. The kernel releases it when the process dies."""
         with (self.run / f"{name}.lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -154,7 +154,7 @@ class Home:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is no such file, or it holds anything else."""
+    """A JSON object from a file; None if the file is missing or has other content."""
     try:
         found = json.loads(file.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -163,7 +163,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def write_json(file: Path, content: dict[str, Any], *, mode: int = 0o644) -> None:
-    """Writes a JSON object so that a reader finds the old or the new content, never a part."""
+    """Writes a JSON object atomically."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as out:

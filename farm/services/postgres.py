@@ -30,7 +30,7 @@ PORT = 5432
 """Part of the socket's name only: nothing listens on the network."""
 
 START_TIMEOUT_S = 60.0
-"""Recovery after a crash replays what was written since the last checkpoint, at most 1 GB."""
+"""Recovery after a crash replays at most 1 GB of changes since the last checkpoint."""
 
 SETTINGS = {
     "listen_addresses": "",
@@ -50,7 +50,7 @@ _ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 _HBA = "# Only the farm's own role, with its password, through the socket.\nlocal all farm scram-sha-256\n"
 
-# In a server of one process nothing can connect, so the role that owns everything needs no password of its own.
+# Nothing can connect to a server of one process, so the superuser needs no password.
 _CREATE = "CREATE ROLE farm LOGIN CREATEDB PASSWORD '{password}';\nCREATE DATABASE farm OWNER farm;\n"
 _SET_PASSWORD = "ALTER ROLE farm PASSWORD '{password}';\n"
 
@@ -143,7 +143,7 @@ class EmbeddedPostgres:
             time.sleep(0.01)
 
     def _initialise(self, binaries: PostgresBinaries) -> None:
-        """Makes the cluster with its role and database. It appears under its name only when it is complete."""
+        """Creates the cluster with its role and database. It gets its name when it is complete."""
         cluster, draft = self._cluster, self._cluster.base / "data.new"
         shutil.rmtree(draft, ignore_errors=True)
         self._run(
@@ -155,7 +155,7 @@ class EmbeddedPostgres:
         self._note_password()
 
     def _know_password(self, binaries: PostgresBinaries) -> None:
-        """Gives the role a new password where that of the home was lost and made anew."""
+        """Sets the role's password again if the home's file of passwords was lost and created again."""
         note = self._home.run / "postgres.password"
         known = note.read_text() if note.exists() else ""
         if known != self._password_mark():
@@ -166,7 +166,7 @@ class EmbeddedPostgres:
         (self._home.run / "postgres.password").write_text(self._password_mark())
 
     def _password_mark(self) -> str:
-        """Which file of passwords the role's is from. Not the password, nor anything made of it."""
+        """Identifies the file of the role's password, without the password."""
         found = (self._home.path / "secrets.json").stat()
         return f"{found.st_ino}:{found.st_mtime_ns}"
 
@@ -203,7 +203,7 @@ class EmbeddedPostgres:
             raise OtherPostgresVersion(data=data, found=found, installed=installed)
 
     def _clear_remains(self) -> None:
-        """Removes what a killed server left: processes that outlived it, and notes that name a reused number."""
+        """Removes the remains of a killed server: its processes, and a note with a reused process number."""
         data = self._cluster.data
         if not (data / "postmaster.pid").exists():
             return
@@ -217,7 +217,7 @@ class EmbeddedPostgres:
 
 
 def _postmaster(data: Path) -> int | None:
-    """The number of the live server of these data, from its own note and checked against the process."""
+    """Process number of the live server of these data, from its note and checked against the process."""
     lines = _note(data)
     if not lines or not lines[0].strip().isdigit():
         return None
@@ -226,7 +226,7 @@ def _postmaster(data: Path) -> int | None:
 
 
 def _state(data: Path) -> str:
-    """What the server says of itself in the last line of its note: starting, ready, standby or stopping."""
+    """State of the server, from the last line of its note: starting, ready, standby or stopping."""
     lines = _note(data)
     return lines[7].strip() if len(lines) > 7 else ""
 

@@ -1,4 +1,4 @@
-"""A process with all that it starts, kept by its parent alone: no guardian stands between them.
+"""Process groups: a process and its descendants, managed by the parent without a guardian.
 
 The process leads a session of its own, and what it starts stays in its process group. When it ends, the parent kills
 the rest of the group, and collects it where the parent is a subreaper (`collect_orphans`). When the parent ends, the
@@ -22,12 +22,12 @@ POLL_SECONDS = 0.05
 
 
 def collect_orphans() -> None:
-    """From now on, what a child of this process leaves behind becomes a child of this process."""
+    """Makes this process the parent of orphaned descendants (subreaper)."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent(number: signal.Signals, parent: int | None = None) -> None:
-    """This process gets the signal when its parent ends. Without `parent`, the parent is the one that it has now.
+    """Sends this process a signal when its parent ends. `parent`: the expected parent; None: the present one.
 
     The kernel follows the thread that started this process, so that thread must live as long as its process.
     """
@@ -73,13 +73,13 @@ class ProcessGroup:
         return self._leader.returncode
 
     def terminate(self) -> None:
-        """Asks the command to end. What of it lives after the grace time is killed, by `poll` and `wait`."""
+        """Sends SIGTERM to the command. `poll` and `wait` kill the group after the grace time."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace_s
         self._leader.terminate()
 
     def wait(self) -> int:
-        """Waits for the end of the command and of all that it started."""
+        """Waits until the command and all its descendants have ended."""
         while (status := self.poll()) is None:
             time.sleep(POLL_SECONDS)
         return status

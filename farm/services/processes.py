@@ -1,7 +1,7 @@
-"""Processes that outlive the command that started them: starting, recognising and ending them.
+"""Starts, identifies and ends processes that outlive the command that started them.
 
-A process number alone says little: after a crash or a reboot it may belong to another program. A process is
-recognised by its number with the time it started, or by the folder it works in.
+After a crash or a reboot, a process number may belong to another program. So a process is identified by its number with its start
+time, or by its working directory.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import psutil
 from farm.services import guardian
 
 LOG_LIMIT_BYTES = 20 * 1024 * 1024
-"""A log larger than this is set aside, as `<name>.log.1`, when its process is started the next time."""
+"""A larger log is renamed to `<name>.log.1` when its process starts the next time."""
 
 
 ENDING_SECONDS = 10.0
-"""How long ending the process may take, with what it started. What then still sleeps in a driver, no signal reaches."""
+"""Maximum time to end a process with its descendants. No signal reaches a process that waits in a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Account:
     gid: int
 
     def as_popen_arguments(self) -> dict[str, Any]:
-        """What `subprocess` takes to become this user, with none of the caller's groups."""
+        """Arguments of `subprocess` to run as this user, without the caller's groups."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
 
 def become(user: Account | None) -> dict[str, Any]:
-    """Arguments of `subprocess` that run as `user`, or as ourselves where it is None."""
+    """Arguments of `subprocess` to run as `user`; None: the present account."""
     return user.as_popen_arguments() if user else {}
 
 
@@ -54,9 +54,9 @@ def _boot() -> str:
 
 
 def start_stamp(pid: int) -> str | None:
-    """When a live process started: the boot, and clock ticks since. None where there is no such process.
+    """Start time of a live process: the boot id, and clock ticks since. None if there is no such process.
 
-    A zombie counts as ended: who should collect it may be a container's first process that never does.
+    A zombie counts as ended: the first process of a container may never collect it.
     """
     try:
         # The name in parentheses may hold anything, so fields are counted from behind it (proc_pid_stat(5)).
@@ -68,7 +68,7 @@ def start_stamp(pid: int) -> str | None:
 
 
 def is_alive(pid: int, stamp: str | None = None) -> bool:
-    """Whether the process lives and, where a stamp is given, is still the one that had it."""
+    """Whether the process is alive and, if a stamp is given, has this stamp."""
     found = start_stamp(pid)
     return found is not None and stamp in (None, found)
 
@@ -100,8 +100,8 @@ def start_detached(
 ) -> int:
     """Starts a command in a session of its own, no child of ours, with its output appended to `log`.
 
-    Ctrl-C in the terminal does not reach it, and it needs nobody to collect it. With `private`, only its user can
-    read the files that it makes. Returns its process number.
+    Ctrl-C in the terminal does not reach it, and no parent must collect it. With `private`, only its user can read its
+    new files. Returns its process number.
     """
     with log.open("ab") as output:
         launched = subprocess.run(
@@ -136,7 +136,7 @@ def start_guarded(
 
 
 def end_guarded(process: subprocess.Popen[bytes]) -> None:
-    """Ends a guardian with all that it guards. It is left alone with what no signal ends."""
+    """Ends a guardian and the processes that it guards."""
     process.terminate()
     try:
         process.wait(ENDING_SECONDS)
@@ -179,7 +179,7 @@ def end_tree(pid: int) -> None:
 
 
 def trim_log(log: Path) -> None:
-    """Sets a log aside that has grown past the limit, so that logs do not fill a disk."""
+    """Renames a log above the limit, so logs do not fill a disk."""
     if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
         log.replace(log.with_suffix(".log.1"))
 

@@ -1,4 +1,4 @@
-"""For programs that run for weeks: Postgres and Redis may be away when they start, and are waited for."""
+"""Waits for Postgres and Redis at the start of long-running programs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 def set_on_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
-    """Those signals set the event. Others of the main thread's handlers for them are replaced.
+    """Sets the event on these signals. Replaces other handlers.
 
-    A handler runs in the middle of whatever the main thread does. Where that is a wait for the same event, the handler must
-    not set it itself: it would wait for a lock that its own thread holds.
+    A handler interrupts the main thread. If that waits for the same event, the handler must not set it itself, because its own
+    thread holds the lock of the event.
     """
     for number in numbers:
         signal.signal(number, lambda *_: _thread.start_new_thread(stop.set, ()))

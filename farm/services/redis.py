@@ -1,4 +1,4 @@
-"""The embedded Redis: a real server on a Unix socket that keeps nothing, for Postgres is the truth."""
+"""The embedded Redis: a server on a Unix socket without persistence, since Postgres is the source of truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = 20.0
 PROGRAMS = ("redis-server", "valkey-server")
-"""What the process may be called: some distributions have `redis-server` start Valkey."""
+"""Possible names of the process: in some distributions `redis-server` starts Valkey."""
 
 _CONFIGURATION = """\
 port 0
@@ -115,7 +115,7 @@ class EmbeddedRedis:
             time.sleep(0.01)
 
     def _answers(self) -> str | None:
-        """None where the server takes our password and answers, otherwise why not."""
+        """Why the server does not answer or refuses our password, or None."""
         return why_broker_does_not_answer(self.url, timeout_s=5.0)
 
     def _pid(self) -> int | None:
@@ -135,12 +135,12 @@ class EmbeddedRedis:
 
 
 def why_broker_does_not_answer(url: str, *, timeout_s: float) -> str | None:
-    """None where the Redis at a broker URL answers a PING, otherwise why not."""
+    """Why the Redis at a broker URL does not answer a PING, or None."""
     return _why_not(url, timeout_s, lambda client: client.ping())
 
 
 def why_broker_takes_no_messages(url: str, *, timeout_s: float) -> str | None:
-    """None where the Redis at a broker URL answers and can be written to, otherwise why not."""
+    """Why the Redis at a broker URL does not answer or cannot be written to, or None."""
 
     def ask(client: redis.Redis) -> None:
         client.ping()

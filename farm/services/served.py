@@ -1,4 +1,4 @@
-"""The web pages that this home serves: each `farm serve` notes its address in the home while it runs."""
+"""Web servers of this home: each `farm serve` stores its address in the home while it runs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RunningServer:
 
 @contextmanager
 def announced(settings: Settings, url: str, *, page: str | None = None, key: str | None = None) -> Iterator[bool]:
-    """Notes the address of a server of this process, and its key, until it ends. Only the home's owner can read that.
+    """Stores the address and the key of a server of this process until it ends. Only the home's owner can read them.
 
-    Yields whether there is a note: a home that cannot be written has none.
+    Yields whether they are stored: a home that is not writable has no note.
     """
     note: Path | None = None
     try:
@@ -51,12 +51,12 @@ def announced(settings: Settings, url: str, *, page: str | None = None, key: str
 
 
 def served(settings: Settings) -> RunningServer | None:
-    """A server of this home that accepts connections, the newest first; None where there is none."""
+    """The newest server of this home that accepts connections, or None."""
     return next((found for found in _running(settings) if _answers(found.url)), None)
 
 
 def served_at(settings: Settings, url: str) -> RunningServer | None:
-    """The server of this home with that address; None where it is another's.
+    """The server of this home with that address, or None.
 
     `localhost` stands for the address that the server has: another account may listen on another address of that name.
     """

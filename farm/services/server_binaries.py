@@ -1,4 +1,4 @@
-"""Where the servers' binaries are: inside the wheels of the extra `embedded`, or on the PATH.
+"""Binaries of the servers: in the wheels of the extra `embedded`, or on the PATH.
 
 The wheels' Python modules are never imported. One of them changes permissions of folders above its data, the other
 needs a module that Python no longer ships.
@@ -21,7 +21,7 @@ from farm.services.processes import Account, become
 from farm.system_account import login_name
 
 NEEDED_OF_POSTGRES = ("bin/initdb", "bin/postgres", "lib/postgresql", "share")
-"""What a copy of the installation needs. The rest is client programs and static libraries."""
+"""Parts of the installation to copy. The rest is client programs and static libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class PostgresBinaries:
         return self.root / "bin" / "initdb"
 
     def version(self, user: Account | None = None) -> str | None:
-        """Its version, as in `16.14`; None where that user cannot execute it."""
+        """Its version, such as `16.14`; None if that user cannot execute it."""
         text = output_of([str(self.postgres), "--version"], user)
         return text.split()[-1] if text else None
 
@@ -102,7 +102,7 @@ def _copy(original: PostgresBinaries, store: Path, target: Path) -> None:
 
 
 def output_of(command: list[str], user: Account | None = None) -> str | None:
-    """What a short command prints, run as that user; None where it cannot be run or fails."""
+    """Output of a short command, run as that user; None if it cannot run or fails."""
     try:
         done = subprocess.run(
             command,

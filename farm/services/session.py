@@ -1,4 +1,4 @@
-"""What every command needs: the services, the database at the right revision, and the campaign it names."""
+"""Session of a command: the services, and the database at the right revision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Session:
 
     @contextmanager
     def change(self, operation: str) -> Iterator[Change]:
-        """A transaction in which a command changes the farm itself, and records what it changed: see `farm.db.audit`."""
+        """Opens a transaction for a recorded change of the farm: see `farm.db.audit`."""
         with audit.change(self.engine, audit.local_actor(), operation) as change:
             yield change
 
@@ -66,7 +66,7 @@ SELECT ARRAY(SELECT name FROM (SELECT name, max(id) AS newest FROM campaigns GRO
 
 
 def _remember_names(current: Settings, engine: Engine) -> None:
-    """Leaves the names that shell completion offers. A database that does not answer any more is not waited for."""
+    """Stores the names for shell completion. Does not wait for a database that is away."""
     if not current.home.is_dir():
         return
     try:

@@ -22,7 +22,7 @@ from farm.settings import Settings, environment_for_children
 from farm.variables import IDLE_EXIT_SECONDS
 
 GRACE_S = 40.0
-"""What a program has to finish after it is asked to end. The workers take up to 30 s, to end the batches in hand."""
+"""Time of a program to end after SIGTERM. Workers take up to 30 s to finish their jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Program:
 
     name: str
     command: tuple[str, ...]
-    # The queue that it works off. `farm up` runs such a program only while there is work for it.
+    # Its queue. `farm up` runs such a program only while there is work for it.
     queue: str | None = None
 
 
@@ -42,7 +42,7 @@ BUILDER = Program("builder", tuple(python_program.program("workers.main", "--bui
 
 
 KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WORKERS)}
-"""The programs of a machine, in the order in which they start."""
+"""Programs of a machine, in the order of their start."""
 
 
 def programs(*, workers: bool = True, trainer: bool = True, builder: bool = True) -> tuple[Program, ...]:
@@ -99,14 +99,13 @@ class _Running:
 class Stack:
     """Starts programs as children, watches them, and stops them, workers first and the coordinator last.
 
-    They do not feel a Ctrl-C in the terminal, so that the caller decides when they end; and they end with the caller,
-    even one that is killed. Their output goes to `logs/<name>.log` of the home.
+    Ctrl-C in the terminal does not reach them, so the caller decides when they end. They end with the caller, even if it is
+    killed. Their output goes to `logs/<name>.log` of the home.
 
-    With `idle_exit_s`, a program that works off a queue is not started with the others. It waits for `restart`, ends
-    after that many seconds without work, and waits again.
+    With `idle_exit_s`, a program with a queue waits for `restart`, ends after that many seconds without work, and waits again.
 
-    A home runs each program once. One that another process runs (`farm up`, another `farm run`) is left to that, and
-    is taken over by `check` or `take_over` when that process stops it.
+    A home runs each program once. A program of another process (`farm up`, another `farm run`) is taken over by `check` or
+    `take_over` when that process stops it.
     """
 
     def __init__(
@@ -152,12 +151,12 @@ class Stack:
         return cls(urls, settings.home, programs=[p for p in KNOWN.values() if p.name in wanted])
 
     def start(self) -> None:
-        """Starts every program that runs neither here nor in another process of this home."""
+        """Starts every program that does not run in this or another process of this home."""
         Home.at(self._home.path)
         self.take_over()
 
     def take_over(self) -> list[str]:
-        """Starts the programs that another process ran and no longer runs. Returns their names."""
+        """Starts programs that another process has stopped. Returns their names."""
         return [name for name in self.elsewhere() if self._try_start(name)]
 
     def restart(self, name: str) -> None:
@@ -169,7 +168,7 @@ class Stack:
         self._waiting[name] = self._stopped(name)
 
     def _stopped(self, name: str) -> IO[str]:
-        """Clears away what is left of a program of ours. Returns its lock, which is still held."""
+        """Ends the remains of a program of ours. Returns its lock, which is still held."""
         running = self._running.pop(name)
         running.stop()
         return running.lock
@@ -196,7 +195,7 @@ class Stack:
             raise
 
     def stop(self) -> None:
-        """Stops all, the last started first, each with its grace time. Nothing of them is left afterwards."""
+        """Stops all programs, the last started first, each with its grace time."""
         while self._running:
             _, running = self._running.popitem()
             running.stop()
@@ -205,7 +204,7 @@ class Stack:
             self._waiting.popitem()[1].close()
 
     def check(self) -> None:
-        """Raises `ProgramEnded` (an `EmbeddedServiceFailed`) with its last words, where a program of ours has ended."""
+        """Raises `ProgramEnded` (an `EmbeddedServiceFailed`) with its last output if a program of ours has ended."""
         self.take_over()
         for name in self.ended():
             running = self._running[name]
@@ -217,19 +216,19 @@ class Stack:
             )
 
     def ended(self) -> list[str]:
-        """The programs of ours that have ended though nobody stopped them."""
+        """Our programs that ended by themselves."""
         return [name for name, running in self._running.items() if running.exit_code() is not None]
 
     def idled_out(self) -> list[str]:
-        """The programs of ours that ended because they had no work for long."""
+        """Our programs that ended because they had no work."""
         return [name for name in self.ended() if name in self._on_demand and self._running[name].exit_code() == 0]
 
     def waiting(self) -> dict[str, Program]:
-        """The programs of ours that wait for work."""
+        """Our programs that wait for work."""
         return {name: self._programs[name] for name in self._waiting}
 
     def elsewhere(self) -> list[str]:
-        """The programs that are left to another process."""
+        """Programs that another process runs."""
         return [name for name in self._programs if name not in self._running and name not in self._waiting]
 
     def pids(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""What `farm up` leaves running: it holds the services and the stack until SIGTERM, and replaces what dies.
+"""The supervisor of `farm up`: runs the services and the stack until SIGTERM, and restarts what dies.
 
     python -m farm.services.supervisor [--no-workers] [--no-trainer]
 
-It says what it does in `stack.json` of the home, and holds the lock `run/stack.up.lock` for as long as it lives.
+It stores its state in `stack.json` of the home, and holds the lock `run/stack.up.lock` while it runs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ IDLE_EXIT_S = 60.0
 """A trainer or builder ends after so long without work."""
 
 SETTLE_S = 1.5
-"""A program that lives this long after its start has read its settings and imported what it needs."""
+"""After this time, a program has read its settings and imported its modules."""
 
 
 class Supervisor:
-    """Holds the services and the stack of one home. `run` returns when it is told to stop."""
+    """Runs the services and the stack of one home. `run` returns after `stop`."""
 
     def __init__(self, farm_settings: Settings, chosen: Sequence[Program]) -> None:
         self._settings = farm_settings
@@ -82,7 +82,7 @@ class Supervisor:
             self._say("stopping", stack, shown)
 
     def _look(self, stack: Stack, demanded: Callable[[Mapping[str, Program]], Iterable[str]]) -> bool:
-        """Replaces what has died, and starts what has work. True where something changed."""
+        """Restarts what has died, and starts programs that have work. Returns whether something changed."""
         try:
             changed = bool(revived := revive_services(self._settings))
             for name in revived:

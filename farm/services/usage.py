@@ -1,11 +1,11 @@
-"""Who uses an embedded service: the first one in starts it, the last one out stops it.
+"""Usage of embedded services: the first process starts a service, and the last one stops it.
 
-Two locks of the kernel for each service, which end with the process that holds them, however it ends:
+Each service has two kernel locks, which end with the process that holds them:
 
 - `<key>.users` is held shared by every process that uses the service;
 - `<key>.lock` is held by the one that starts or stops it, so that two cannot do so at once.
 
-A process that is killed leaves its service running. The next one finds it, uses it, and stops it on leaving.
+A killed process leaves its service running. The next process uses it, and stops it at its end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class EmbeddedService(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
 
     @property
     def key(self) -> str:
-        """What its files are called."""
+        """Its name in files."""
 
     @property
     def url(self) -> str: ...
@@ -39,7 +39,7 @@ class EmbeddedService(Protocol):
         """Whether it runs and takes connections."""
 
     def start(self) -> None:
-        """Starts it, whatever state an earlier end left it in. Raises `EmbeddedServiceFailed`."""
+        """Starts it, also after a crash. Raises `EmbeddedServiceFailed`."""
 
     def stop(self) -> None:
         """Stops it and waits for its end. Nothing happens where it does not run."""
@@ -65,7 +65,7 @@ def in_use(service: EmbeddedService, home: Home) -> Iterator[None]:
 
 
 def revive(service: EmbeddedService, home: Home) -> bool:
-    """For one that uses it: starts the service again if it died. True where that was needed."""
+    """Starts a service that is in use again if it died. Returns whether it did."""
     if service.running():
         return False
     with home.locked(service.key):
@@ -76,7 +76,7 @@ def revive(service: EmbeddedService, home: Home) -> bool:
 
 
 def stop_if_unused(service: EmbeddedService, home: Home) -> bool:
-    """Stops a service that runs though nobody uses it: a killed process left it. True where that was so."""
+    """Stops a service that a killed process left running. Returns whether there was one."""
     if not home.run.is_dir():
         return False
     with home.locked(service.key), (home.run / f"{service.key}.users").open("a") as users:
@@ -118,7 +118,7 @@ def _leave(service: EmbeddedService, home: Home, users: IO[str], *, after_failur
 
 
 def _sole(users: IO[str]) -> bool:
-    """Whether nobody else uses the service; the lock is then ours until it is changed or the file is closed."""
+    """Whether nobody else uses the service. If so, takes the lock until it is changed or the file is closed."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

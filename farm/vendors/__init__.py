@@ -44,16 +44,3 @@ def kind_named_by(name: str) -> DeviceKind | None:
         if vendor.has_type(named) or name.startswith(vendor.uuid_prefixes):
             return vendor.kind
     return None
-
-
-__all__ = [
-    "CPU",
-    "NVIDIA",
-    "RECORDED",
-    "VENDORS",
-    "DeviceVendor",
-    "device_type_of",
-    "kind_named_by",
-    "vendor_of_kind",
-    "vendor_of_type",
-]

@@ -13,6 +13,4 @@ if TYPE_CHECKING:
     from workers.devices.base import Device
     from workers.devices.discovery import discover, open_device
 
-__all__ = ["Device", "discover", "open_device"]
-
 __getattr__ = names_of(__name__)

@@ -10,16 +10,3 @@ from farm.campaign.strategies.strategy import STRATEGIES, Search, ShortRounds, r
 
 for _strategy in (Grid, Random, Halving, Learn):
     register(_strategy)
-
-__all__ = [
-    "STRATEGIES",
-    "Grid",
-    "Halving",
-    "Learn",
-    "Random",
-    "Search",
-    "ShortRounds",
-    "readers_of",
-    "register",
-    "search_model",
-]

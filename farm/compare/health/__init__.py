@@ -17,16 +17,3 @@ from farm.compare.health.assessment import (
     HealthVerdict,
     Since,
 )
-
-__all__ = [
-    "ALPHA",
-    "TOLERANCE",
-    "WINDOW",
-    "DeviceHealth",
-    "Estimate",
-    "Finding",
-    "FleetReport",
-    "HealthQuery",
-    "HealthVerdict",
-    "Since",
-]

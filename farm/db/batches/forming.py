@@ -84,20 +84,15 @@ def candidates(connection: Connection) -> list[PendingJobs]:
     A device that fails every job at once takes fresh jobs very fast. Its failed jobs come first, because only their success on
     another device shows that it is at fault.
     """
-    rows = connection.execute(_CANDIDATES)
     return [
         PendingJobs(
-            lane_id=row.lane_id,
-            campaign_id=row.campaign_id,
-            owner=row.owner,
-            priority=row.priority,
-            device_types=None if row.device_types is None else tuple(row.device_types),
-            device_uuid=row.device_uuid,
-            solo=row.solo,
-            avoid_device_id=row.avoid_device_id,
-            refused_by=tuple(row.refused_by),
+            **{
+                **row,
+                "device_types": None if row["device_types"] is None else tuple(row["device_types"]),
+                "refused_by": tuple(row["refused_by"]),
+            }
         )
-        for row in rows
+        for row in connection.execute(_CANDIDATES).mappings()
     ]
 
 

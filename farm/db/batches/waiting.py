@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause, text
@@ -79,6 +79,16 @@ def _of_free_groups(connection: Connection, statement: TextClause, parameters: M
         held |= groups - taken
 
 
+def _change(
+    connection: Connection, statement: TextClause, jobs: Sequence[Row[Any]], parameters: Mapping[str, Any]
+) -> int:
+    """Runs a statement on these jobs, if there are any. Returns the number of jobs that it changed."""
+    if not jobs:
+        return 0
+    changed: int = connection.execute(statement, {**parameters, "ids": [row.job_id for row in jobs]}).scalar_one()
+    return changed
+
+
 def release_waiting(connection: Connection) -> int:
     """waiting → open, if all kernels of a job are finished and one is built. If none is: → invalid if none compiles, else → dead.
 
@@ -88,16 +98,12 @@ def release_waiting(connection: Connection) -> int:
     """
     over = list(connection.execute(_OVER).scalars())
     may_go = _of_free_groups(connection, _MAY_GO, {"over": over, "most": MAX_AT_ONCE}) if over else []
-    if not may_go:
-        return 0
     parameters = {
-        "ids": [row.job_id for row in may_go],
         "states": [row.state for row in may_go],
         "errors": [row.error or "The kernel could not be built" for row in may_go],
         "before_all": BEFORE_ALL,
     }
-    moved: int = connection.execute(_MOVE, parameters).scalar_one()
-    return moved
+    return _change(connection, _MOVE, may_go, parameters)
 
 
 # A device refused them, and not only a version of its worker: the ids of devices come last. What a version cannot read waits,
@@ -163,10 +169,7 @@ def give_up(connection: Connection) -> int:
     """
     here = {"by_traits": BY_TRAITS, "present": PRESENT_SECONDS}
     waiting = _of_free_groups(connection, _REFUSED, {**here, "most": MAX_REFUSED})
-    if not waiting:
-        return 0
-    given_up: int = connection.execute(_GIVE_UP, {**here, "ids": [row.job_id for row in waiting]}).scalar_one()
-    return given_up
+    return _change(connection, _GIVE_UP, waiting, here)
 
 
 _NO_OTHER = f"""NOT EXISTS (
@@ -202,7 +205,4 @@ def end_exhausted(connection: Connection) -> int:
     """
     parameters = {"by_traits": BY_TRAITS, "expected": EXPECTED_SECONDS, "most": MAX_REFUSED}
     exhausted = _of_free_groups(connection, _EXHAUSTED, parameters)
-    if not exhausted:
-        return 0
-    ended: int = connection.execute(_END_EXHAUSTED, {"ids": [row.job_id for row in exhausted]}).scalar_one()
-    return ended
+    return _change(connection, _END_EXHAUSTED, exhausted, {})

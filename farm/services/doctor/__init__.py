@@ -12,8 +12,6 @@ from farm.services.doctor import machine, servers
 from farm.services.doctor.check import Check, CheckState
 from farm.settings import Settings
 
-__all__ = ["Check", "CheckState", "examine"]
-
 CHECKS: Sequence[Callable[[Settings], Check]] = (
     machine.check_python, machine.check_settings, machine.check_home, machine.check_disk, servers.check_database,
     servers.check_revision, servers.check_broker, servers.check_encryption, servers.check_coordinator, servers.check_locks,

@@ -28,5 +28,3 @@ RULES: list[HealthRule] = [
     Clocks(),
     Failing(),
 ]
-
-__all__ = ["RULES", "HealthRule"]
