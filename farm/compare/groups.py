@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from farm.compare.summaries import ComparedDevice
 from farm.errors import AmbiguousDevice, BadInput, BadMoment, BadSide, NothingOfThat, TooManySides
@@ -22,6 +22,17 @@ OWN_KEYS = ("type", "host", "device", "campaign", "since", "until", "clocks", "d
 
 UNKNOWN = "unknown"
 """The name of a clock policy that a row does not have."""
+
+
+class NamedDevice(Protocol):
+    """A device with the names that select it."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def host(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +74,12 @@ class Group:
     source: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
+    def has(self, device: NamedDevice) -> bool:
+        """Whether the device meets the conditions on type, host and device."""
+        return (
+            self.type in (None, device.type) and self.host in (None, device.host) and self.device in (None, device.uuid)
+        )
+
     def conditions(self) -> dict[str, str]:
         """The conditions that are not about devices, as written."""
         given = {
@@ -101,7 +118,7 @@ def times_of(groups: Iterable[Group]) -> list[datetime]:
     return sorted({when for group in groups for when in (group.since, group.until) if when is not None})
 
 
-def resolve(group: Group, devices: Sequence[ComparedDevice], predictable: Collection[str] = ()) -> Group:
+def resolve(group: Group, devices: Sequence[NamedDevice], predictable: Collection[str] = ()) -> Group:
     """The group with its bare word and its abbreviated UUID resolved. Types in `predictable` need no device.
 
     Raises `NothingOfThat` or `AmbiguousDevice` for an unknown type, host or device.
@@ -135,18 +152,16 @@ def resolve(group: Group, devices: Sequence[ComparedDevice], predictable: Collec
     return group
 
 
-def _beginning(word: str, devices: Sequence[ComparedDevice]) -> list[ComparedDevice]:
+def _beginning(word: str, devices: Sequence[NamedDevice]) -> list[NamedDevice]:
     exact = [d for d in devices if d.uuid == word]
     return exact or [d for d in devices if d.uuid.lower().startswith(word.lower())]
 
 
-def types_of(group: Group, devices: Iterable[ComparedDevice]) -> tuple[str, ...]:
+def types_of(group: Group, devices: Iterable[NamedDevice]) -> tuple[str, ...]:
     """The device types of a resolved group: those of the devices that meet its conditions, or the type that it names."""
-    wanted = {"type": group.type, "host": group.host, "uuid": group.device}
-    left = {
-        d.type for d in devices if all(getattr(d, key) == value for key, value in wanted.items() if value is not None)
-    }
-    return tuple(sorted(left)) or ((group.type,) if group.type is not None else ())
+    return tuple(sorted({device.type for device in devices if group.has(device)})) or (
+        (group.type,) if group.type is not None else ()
+    )
 
 
 def check_environment(group: Group, environments: Iterable[Mapping[str, Any]]) -> None:
@@ -178,16 +193,14 @@ def includes(
     if group.source is None and not any_source and kind.source != Source.MEASURED:
         return False
     wanted = {
-        "type": (group.type, kind.device.type),
-        "host": (group.host, kind.device.host),
-        "device": (group.device, kind.device.uuid),
         "campaign": (None if group.campaign is None else campaigns[group.campaign], kind.campaign_id),
         "clocks": (group.clocks, kind.clocks or UNKNOWN),
         "distribution": (group.distribution, kind.distribution),
         "source": (group.source, kind.source),
     }
     return (
-        all(value is None or value == actual for value, actual in wanted.values())
+        group.has(kind.device)
+        and all(value is None or value == actual for value, actual in wanted.values())
         and all(key in kind.environment and str(kind.environment[key]) == value for key, value in group.environment)
         and (group.since is None or (kind.epoch or 0) > times.index(group.since))
         and (group.until is None or (kind.epoch or 0) <= times.index(group.until))

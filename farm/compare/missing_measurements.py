@@ -65,7 +65,7 @@ def _fill(
     engine: Engine, data: Aggregation, name: str, missing: Bools, known: Sequence[KnownDevice], owner: str
 ) -> Fill:
     group, count = data.groups[name], int(missing.sum())
-    devices = [device for device in known if _is_of(device, group)]
+    devices = [device for device in known if group.has(device)]
     why = _why_not(group, devices, any_source=data.query.any_source)
     if why is not None:
         return Fill(summary=FillSummary(side=name, missing=count, why_not=why))
@@ -118,11 +118,6 @@ def _fill(
 
 
 # --- where -----------------------------------------------------------------------------------------
-
-
-def _is_of(device: KnownDevice, group: Group) -> bool:
-    wanted = {"type": group.type, "host": group.host, "uuid": group.device}
-    return all(value is None or getattr(device, key) == value for key, value in wanted.items())
 
 
 def _why_not(group: Group, devices: Sequence[KnownDevice], *, any_source: bool) -> str | None:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import numpy as np
 
+from farm.compare.groups import Group
 from farm.compare.health import finding_messages
 from farm.compare.health.assessment import (
     DeviceHealth,
@@ -33,7 +34,8 @@ def diagnose(
     members: Sequence[Member], fleet: Fleet, query: HealthQuery, *, since: datetime, until: datetime
 ) -> FleetReport:
     """The health of the requested members; the others are their peers. `since` is the start of the window."""
-    wanted = np.array([_is_requested(member, query) for member in members], bool)
+    requested = Group(name="", type=query.device_type, host=query.host, device=query.device)
+    wanted = np.array([requested.has(member) for member in members], bool)
     window = Window.of(members, fleet, query, wanted, since)
     samples = [sample for rule in RULES for sample in rule.samples(window)]
     of_device = defaultdict[int, list[Sample]](list)
@@ -54,14 +56,6 @@ def diagnose(
             for number in numbers
         ),
         notes=tuple(_notes(window, numbers)),
-    )
-
-
-def _is_requested(member: Member, query: HealthQuery) -> bool:
-    return (
-        query.device_type in (None, member.type)
-        and query.host in (None, member.host)
-        and query.device in (None, member.uuid)
     )
 
 

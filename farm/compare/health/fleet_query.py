@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,6 @@ from farm.compare.health.assessment import WINDOW, FleetReport, HealthQuery, Mem
 from farm.compare.health.diagnosis import diagnose
 from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.statistics import Ints
-from farm.compare.summaries import ComparedDevice
 from farm.db.arrow_columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
@@ -26,28 +25,30 @@ from farm.vendors.nvidia import events_named
 
 _NOW = text("SELECT clock_timestamp()")
 _MEMBERS = text(f"""
+WITH done AS (
+    SELECT b.device_id, sum(b.done)::bigint AS jobs
+    FROM lanes l JOIN batches b ON b.lane_id = l.id AND b.finished_at >= :since
+    WHERE b.device_id IS NOT NULL GROUP BY b.device_id
+), refuted AS (
+    SELECT f.device_id, count(DISTINCT f.job_id) AS jobs, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
+    FROM failures f JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
+    JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
+    WHERE f.at >= :since AND f.kind IN ('failed', 'killed') AND f.device_id IS NOT NULL
+    GROUP BY f.device_id
+)
 SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_changed_at, d.vanished_at,
     nullif(d.last_seen_at, '-infinity') AS last_seen_at,
     NOT foreign_rows AND isfinite(d.last_seen_at)
         AND d.last_seen_at < clock_timestamp() - make_interval(secs => :silent_after) AS silent,
     NOT foreign_rows AND NOT isfinite(coalesce(d.last_seen_at, '-infinity')) AS stopped, foreign_rows AS "foreign",
-    (d.facts->>'slowdown_c')::float8 AS slowdown_c, (d.facts->>'default_power_limit_w')::float8 AS default_limit_w
+    (d.facts->>'slowdown_c')::float8 AS slowdown_c, (d.facts->>'default_power_limit_w')::float8 AS default_limit_w,
+    coalesce(done.jobs, 0) AS done, coalesce(refuted.jobs, 0) AS refuted, refuted.message AS last_failure
 FROM devices d JOIN hosts h ON h.id = d.host_id
+LEFT JOIN done ON done.device_id = d.id
+LEFT JOIN refuted ON refuted.device_id = d.id
 CROSS JOIN LATERAL (SELECT starts_with(d.uuid, '{IMPORTED_PREFIX}') OR d.backend = 'recorded' AS foreign_rows) f
 WHERE :any_source OR NOT foreign_rows
 ORDER BY d.type, h.name, d.uuid
-""")
-_DONE = text("""
-SELECT b.device_id, sum(b.done)::bigint AS done
-FROM lanes l JOIN batches b ON b.lane_id = l.id AND b.finished_at >= :since
-WHERE b.device_id IS NOT NULL GROUP BY b.device_id
-""")
-_REFUTED = text("""
-SELECT f.device_id, count(DISTINCT f.job_id) AS refuted, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
-FROM failures f JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
-JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
-WHERE f.at >= :since AND f.kind IN ('failed', 'killed') AND f.device_id IS NOT NULL
-GROUP BY f.device_id
 """)
 
 
@@ -75,29 +76,11 @@ def members(connection: Connection, query: HealthQuery, *, since: datetime) -> t
 
     Raises `NothingOfThat`, `AmbiguousDevice` for unknown names.
     """
-    parameters = {"silent_after": query.silent_after_s, "any_source": query.any_source}
+    parameters = {"silent_after": query.silent_after_s, "any_source": query.any_source, "since": since}
     found = [Member(**row) for row in connection.execute(_MEMBERS, parameters).mappings()]
-    known = [ComparedDevice(one.id, one.uuid, one.type, one.host) for one in found]
-    side = resolve(Group(name="", type=query.device_type, host=query.host, device=query.device), known)
-    query = replace(query, device=side.device)
-    types = {
-        one.type
-        for one in found
-        if side.type in (None, one.type) and side.host in (None, one.host) and side.device in (None, one.uuid)
-    }
-    done = {row.device_id: row.done for row in connection.execute(_DONE, {"since": since})}
-    refuted = {row.device_id: row for row in connection.execute(_REFUTED, {"since": since})}
-    counted = [
-        replace(
-            one,
-            done=done.get(one.id, 0),
-            refuted=refuted[one.id].refuted if one.id in refuted else 0,
-            last_failure=refuted[one.id].message if one.id in refuted else None,
-        )
-        for one in found
-        if one.type in types
-    ]
-    return counted, query
+    group = resolve(Group(name="", type=query.device_type, host=query.host, device=query.device), found)
+    types = {one.type for one in found if group.has(one)}
+    return [one for one in found if one.type in types], replace(query, device=group.device)
 
 
 _CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
@@ -119,23 +102,26 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
     # Read after the rows, to have all their environments.
     with engine.connect() as connection:
         contents = row_query.environments(connection)
-    told = {name: _coded(found[name]) for name in (*_CONDITIONS[1:], "throttle_reasons")}
+    column = {name: codes(found[name]) for name in (*_CONDITIONS[1:], "throttle_reasons")}
     known = np.array([one.id for one in fleet_members])
     order = known.argsort()
     configuration, ids = coded(words(found["configuration_id"]))
-    condition, conditions = _combined([told[name] for name in ("source", "distribution", "clock_policy", "l2")])
-    origins, policies, reasons = (told[name] for name in ("source", "clock_policy", "throttle_reasons"))
-    bits = np.array([-1 if names is None else events_named(names) for names in reasons.known] or [-1])
+    condition, conditions = _combined([column[name] for name in ("source", "distribution", "clock_policy", "l2")])
+    source, sources_known = column["source"]
+    policy, policies = column["clock_policy"]
+    reason, reasons = column["throttle_reasons"]
+    environment, environments = column["environment_id"]
+    bits = np.array([-1 if names is None else events_named(names) for names in reasons] or [-1])
     rows = FleetRows(
         device=order[np.searchsorted(known[order], numbers(found["device_id"]))],
         cell=configuration * conditions + condition,
-        clocks=policies.number,
-        environment=told["environment_id"].number,
+        clocks=policy,
+        environment=environment,
         when=numbers(found["measured_at"]) / 1e6,
-        reasons=bits[reasons.number],
+        reasons=bits[reason],
         **{name: numbers(found[name]).astype(np.float64, copy=False) for name in _FIGURES},
     )
-    sentinel = np.array([source == Source.SENTINEL for source in origins.known] or [False])[origins.number]
+    sentinel = np.array([value == Source.SENTINEL for value in sources_known] or [False])[source]
     results = rows.taken(~sentinel) if sentinel.any() else rows
     return Fleet(
         rows=results,
@@ -144,29 +130,17 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
             engine, ids, np.unique(results.cell[results.when >= since.timestamp()] // conditions), conditions
         ),
         configurations=np.repeat(np.arange(len(ids)), conditions),
-        environments=[contents[uuid.UUID(bytes=bytes(one))] for one in told["environment_id"].known],
-        clocks=policies.known,
+        environments=[contents[uuid.UUID(bytes=bytes(one))] for one in environments],
+        clocks=policies,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Coded:
-    """A column as numbers into the list of its values."""
-
-    number: Ints
-    known: list[Any]
-
-
-def _coded(column: Any) -> _Coded:
-    return _Coded(*codes(column))
-
-
-def _combined(columns: Sequence[_Coded]) -> tuple[Ints, int]:
+def _combined(columns: Sequence[tuple[Ints, list[Any]]]) -> tuple[Ints, int]:
     """Numbers for the occurring combinations of values, and how many there are."""
-    code, size = np.zeros(len(columns[0].number), np.int64), 1
-    for column in columns:
-        code = code * len(column.known) + column.number
-        size *= max(1, len(column.known))
+    code, size = np.zeros(len(columns[0][0]), np.int64), 1
+    for numbers_of_values, values in columns:
+        code = code * len(values) + numbers_of_values
+        size *= max(1, len(values))
     there = np.bincount(code, minlength=size) > 0
     return (np.cumsum(there) - 1)[code], max(1, int(there.sum()))
 
