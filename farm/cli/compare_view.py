@@ -1,4 +1,4 @@
-"""How a comparison is laid out on a terminal."""
+"""Prints a comparison on a terminal."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ _BASELINE = ascii_uppercase[0]
 
 
 def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
-    """Sides get letters, as their names may be long; the baseline is A. `filled`: what is missing was submitted.
+    """Groups get letters, because their names may be long; the baseline is A.
 
-    `every_note`: the minor notes too, which one line stands for otherwise.
+    Args:
+        filled: Whether the missing configurations were submitted.
+        every_note: Print the minor notes too, instead of one line about them.
     """
-    letters = dict(zip((side.name for side in found.sides), ascii_uppercase[1:], strict=False))
-    named = [(letters[side.name], side) for side in found.sides]
-    every = [(_BASELINE, found.baseline), *((letter, side) for letter, side in named)]
-    _print_sides(every)
-    measured: list[tuple[str, Findings]] = [(letter, side) for letter, side in named if side.overall is not None]
+    letters = dict(zip((group.name for group in found.sides), ascii_uppercase[1:], strict=False))
+    named = [(letters[group.name], group) for group in found.sides]
+    every = [(_BASELINE, found.baseline), *((letter, group) for letter, group in named)]
+    _print_groups_table(every)
+    measured: list[tuple[str, Findings]] = [(letter, group) for letter, group in named if group.overall is not None]
     predicted: list[tuple[str, Findings]] = [
-        (letter, side.predicted) for letter, side in named if side.predicted is not None
+        (letter, group.predicted) for letter, group in named if group.predicted is not None
     ]
     if measured:
         _print_overall(measured, found.tie, what="")
@@ -65,7 +67,7 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
     shown = [f for _, one in (*measured, *predicted) for f in (one.overall, *_figures_of_groups(one)) if f is not None]
     if any(figures.shapes < MIN_SHAPES for figures in shown):
         remarks.print(f"Fewer than {MIN_SHAPES} shapes have no interval (–).")
-    if not filled and any(held.missing for _, held in every):
+    if not filled and any(summary.missing for _, summary in every):
         asks = "" if found.predicting else ", [bold]--predict[/] asks models for it"
         remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
 
@@ -77,7 +79,7 @@ def _figures_of_groups(one: Findings) -> list[RatioSummary]:
     return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
 
 
-_SIDES = Table(
+_GROUP_SUMMARIES = Table(
     "groups",
     Column(""),
     Column("group", folds=True),
@@ -88,40 +90,40 @@ _SIDES = Table(
 )
 
 
-def _print_sides(sides: Sequence[tuple[str, GroupSummary]]) -> None:
+def _print_groups_table(groups: Sequence[tuple[str, GroupSummary]]) -> None:
     lines = [
         (
             letter,
-            f"{held.name}{' (baseline)' if letter == _BASELINE else ''}",
-            _devices(held) if held.devices else None,
-            held.rows,
-            held.configurations,
-            held.missing,
+            f"{summary.name}{' (baseline)' if letter == _BASELINE else ''}",
+            _devices(summary) if summary.devices else None,
+            summary.rows,
+            summary.configurations,
+            summary.missing,
         )
-        for letter, held in sides
+        for letter, summary in groups
     ]
-    _SIDES.print(lines, title="groups")
+    _GROUP_SUMMARIES.print(lines, title="groups")
 
 
 def _print_forecasts(every: Sequence[tuple[str, GroupSummary]], named: Sequence[tuple[str, GroupComparison]]) -> None:
-    """Which pairs have one figure that was not measured, and whose it is."""
-    for letter, side in named:
-        if side.predicted is None or side.predicted.overall is None:
+    """Prints how many pairs have a predicted figure, and by which model."""
+    for letter, group in named:
+        if group.predicted is None or group.predicted.overall is None:
             continue
-        figures, measured = side.predicted.overall, side.overall
+        figures, measured = group.predicted.overall, group.overall
         total = figures.configurations + (0 if measured is None else measured.configurations)
-        held = dict(every)
+        summary = dict(every)
         whose = [
             f"{count:,} of {of} by {_champion(forecast)}"
-            for of, count in ((_BASELINE, side.predicted.baseline_predicted), (letter, side.predicted.side_predicted))
-            if count and (forecast := held[of].forecast) is not None
+            for of, count in ((_BASELINE, group.predicted.baseline_predicted), (letter, group.predicted.side_predicted))
+            if count and (forecast := summary[of].forecast) is not None
         ]
         console.print(
             f"Of {total:,} pairs of {letter} and {_BASELINE}, {figures.configurations:,} have one figure that is "
             f"predicted: {', '.join(whose)}.",
             markup=False,
         )
-    models = {f"{f.model} v{f.version}": f for _, held in every if (f := held.forecast) is not None}
+    models = {f"{f.model} v{f.version}": f for _, summary in every if (f := summary.forecast) is not None}
     for name, forecast in models.items():
         console.print(f"{name} learned from", markup=False)
         for line in forecast.conditions.lines() if forecast.conditions is not None else ["conditions: unknown"]:
@@ -134,10 +136,10 @@ def _champion(forecast: ForecastSummary) -> str:
     return f"{forecast.model} v{forecast.version}{label}{off}"
 
 
-def _devices(held: GroupSummary) -> str:
-    types = sorted({device.type for device in held.devices})
-    hosts = sorted({device.host for device in held.devices})
-    return f"{len(held.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
+def _devices(summary: GroupSummary) -> str:
+    types = sorted({device.type for device in summary.devices})
+    hosts = sorted({device.host for device in summary.devices})
+    return f"{len(summary.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
 
 
 def _ratio_columns(**priorities: int) -> list[Column]:
@@ -179,9 +181,9 @@ _VERDICTS = Table(
 )
 
 
-def _print_overall(sides: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
-    """`what` begins the titles of what is not measured."""
-    figured = [(letter, one.overall) for letter, one in sides if one.overall is not None]
+def _print_overall(groups: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
+    """`what` is the start of the titles."""
+    figured = [(letter, one.overall) for letter, one in groups if one.overall is not None]
     lines = [
         (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *_ratio_cells(f.time, f.tflops, f.power, f.energy))
         for letter, f in figured
@@ -209,15 +211,15 @@ _COSTS = Table(
 )
 
 
-def _print_costs(sides: Sequence[tuple[str, Findings]], *, what: str) -> None:
+def _print_costs(groups: Sequence[tuple[str, Findings]], *, what: str) -> None:
     lines = [
         (
             f"{letter} / {_BASELINE}", of, cost.baseline, cost.side,
             *((None, None) if cost.ratio is None else (_factor(cost.ratio), _between(cost.low, cost.high))),
             cost.configurations,
         )
-        for letter, side in sides
-        for of, cost in (("money", side.money_per_pflop), ("g CO2", side.co2_g_per_pflop))
+        for letter, group in groups
+        for of, cost in (("money", group.money_per_pflop), ("g CO2", group.co2_g_per_pflop))
         if cost is not None
     ]  # fmt: skip
     title = f"{what}cost of 1e15 operations, of every {'predicted' if what else 'shared'} configuration once"
@@ -238,16 +240,16 @@ _GROUPS = Table(
 )
 
 
-def _print_groups(letter: str, side: Findings, *, what: str) -> None:
+def _print_groups(letter: str, group: Findings, *, what: str) -> None:
     lines = [
         (
             label, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
             f.faster, f.ties, f.slower, f.unsure,
         )
-        for grouped in (side.by_type, side.by_size, side.by_bound)
+        for grouped in (group.by_type, group.by_size, group.by_bound)
         for label, f in grouped.items()
     ]  # fmt: skip
-    by = f"type, size, and bound on {_BASELINE}" if side.by_bound else "type and size"
+    by = f"type, size, and bound on {_BASELINE}" if group.by_bound else "type and size"
     names = {"pairs": "predicted" if what else "shared"}
     _GROUPS.print(lines, title=f"{what}{letter} / {_BASELINE} by {by}", names=names)
 
@@ -282,7 +284,7 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def _factor(value: float) -> str:
-    """Four digits, as differences of a tenth of a percent are seen."""
+    """Four digits, which show a difference of a tenth of a percent."""
     return f"{value:.4f}" if value < 10 else f"{value:.4g}"
 
 
@@ -291,7 +293,7 @@ def _percent(share: float | None) -> str | None:
 
 
 def _marked(value: float, predicted: bool) -> float | str:
-    """A time that was not measured, with its sign."""
+    """A time, marked where it is predicted."""
     return f"{value:.4g} (predicted)" if predicted else value
 
 
@@ -308,7 +310,7 @@ _FILLS = Table(
 
 
 def show_fills(fills: Sequence[FillSummary]) -> None:
-    """What was submitted for each side, and what was not, and why."""
+    """Prints what was submitted for each group, and why other configurations were not."""
     if not fills:
         console.print("No group lacks anything that another one has: nothing is submitted.")
         return
@@ -324,17 +326,17 @@ def show_fills(fills: Sequence[FillSummary]) -> None:
     ]
     _FILLS.print(lines, title="filling what is missing")
     for one in fills:
-        for line in _said_of(one):
+        for line in _fill_lines(one):
             console.print(line, markup=False, soft_wrap=True)
     submitted = [one.campaign for one in fills if one.campaign]
     if submitted:
         remarks.print(f"[bold]farm watch {escape(submitted[0])}[/] follows it.")
 
 
-def _said_of(one: FillSummary) -> list[str]:
-    said = [f"{one.side} is not filled: {one.why_not}."] if one.why_not else []
+def _fill_lines(one: FillSummary) -> list[str]:
+    lines = [f"{one.side} is not filled: {one.why_not}."] if one.why_not else []
     if one.campaign and not one.new:
-        said.append(f"{one.campaign} is known already; {one.new_jobs:,} jobs are new.")
-    said += [f"{one.side}: {count:,} are under way in {name}." for name, count in one.underway.items()]
-    said += [f"{one.side} cannot run {group.count:,}: {group.reason}." for group in one.left_out]
-    return [*said, *one.notes]
+        lines.append(f"{one.campaign} is known already; {one.new_jobs:,} jobs are new.")
+    lines += [f"{one.side}: {count:,} are under way in {name}." for name, count in one.underway.items()]
+    lines += [f"{one.side} cannot run {reason.count:,}: {reason.reason}." for reason in one.left_out]
+    return [*lines, *one.notes]

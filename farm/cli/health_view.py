@@ -37,9 +37,9 @@ def show(found: FleetHealth) -> None:
     unknown = sum(device.verdict is HealthVerdict.UNKNOWN for device in found.devices)
     unwell = found.unwell
     console.print(
-        f"{len(found.devices) - unwell - unknown} healthy, {unwell} not, {unknown} unknown. Now is since "
-        f"{found.since:%Y-%m-%d %H:%M} UTC; an alarm takes more than {100 * found.tolerance:g}% in time, and all alarms "
-        f"together are false in at most {percent(found.alpha)} of the times that nothing is wrong.",
+        f"{len(found.devices) - unwell - unknown} healthy, {unwell} not, {unknown} unknown since "
+        f"{found.since:%Y-%m-%d %H:%M} UTC. An alarm needs a difference in time of more than {100 * found.tolerance:g}%. A "
+        f"healthy fleet raises any alarm with a probability of at most {percent(found.alpha)}.",
         highlight=False,
     )
 
@@ -56,7 +56,7 @@ _DEVICES = Table(
     Column("time / past interval", number=True, priority=5),
     Column("energy / peers", number=True, priority=2),
     Column("energy / peers interval", number=True, priority=6),
-    Column("beside peers", "°C", number=True, priority=4),
+    Column("above peers", "°C", number=True, priority=4),
     Column("rows", number=True, priority=7),
 )
 

@@ -116,7 +116,7 @@ def finding(device: DeviceHealth, verdict: HealthVerdict) -> Finding:
     return one
 
 
-# --- beside peers --------------------------------------------------------------------------------------
+# --- compared with peers -----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5)), max_size=40))
