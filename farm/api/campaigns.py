@@ -298,14 +298,18 @@ class HeldBatches(CampaignOutcome):
 @operation("POST", "/campaigns", role=Role.SUBMIT, seconds=280)
 def submit(access: Access, submission: Submission) -> Submitted:
     """Submit a campaign. The same file twice is the same campaign: nothing is measured again."""
+    from farm.services.consumers import is_consumed
+
     campaign = _read(access, submission)
-    _check_owner(access, campaign)
+    if campaign.owner != access.who and not access.actor.role.may(Role.OPERATE):
+        raise OwnerNotYours(where=campaign.where, owner=campaign.owner, who=access.who)
     made = planned(access, campaign, allow_missing=submission.allow_missing)
     with access.change(submit) as change:
         take_time(change.connection)
         stored = store(change, made, access.settings)
     with access.connect() as connection:
         awaited = kernels.awaited(connection, stored.campaign_id)
+        waits_for_trainer = learning.learns(connection, stored.campaign_id)
         return Submitted(
             campaign=campaign.name,
             digest=campaign.digest,
@@ -319,20 +323,8 @@ def submit(access: Access, submission: Submission) -> Submitted:
             jobs_awaiting=awaited.jobs,
             devices_live=len(devices.live(connection, silent_after=access.silent_after)),
             builders=len(kernels.builders(connection, silent_after=access.silent_after)),
-            trainer=_trainer(access) if learning.learns(connection, stored.campaign_id) else None,
+            trainer=is_consumed(access.settings, TRAIN_QUEUE) if waits_for_trainer else None,
         )
-
-
-def _check_owner(access: Access, campaign: Campaign) -> None:
-    """Raises `OwnerNotYours` for a campaign in another's name, unless it is submitted with the role operate."""
-    if campaign.owner != access.who and not access.actor.role.may(Role.OPERATE):
-        raise OwnerNotYours(where=campaign.where, owner=campaign.owner, who=access.who)
-
-
-def _trainer(access: Access) -> bool | None:
-    from farm.services.consumers import is_consumed
-
-    return is_consumed(access.settings, TRAIN_QUEUE)
 
 
 @operation("POST", "/campaigns/check", seconds=30)

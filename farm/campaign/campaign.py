@@ -25,6 +25,7 @@ from farm.campaign.kernel_blocks import KERNELS, KernelBlock
 from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
 from farm.campaign.problem_blocks import PROBLEMS, DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
 from farm.campaign.reading import FileProblems, Located
+from farm.campaign.shape_files import FileContext
 from farm.campaign.strategies import Search
 from farm.campaign.targets import ANY, Target
 from farm.campaign.values import TEXT, FileModel, Value, Values, ordered
@@ -89,18 +90,6 @@ class Origin:
     lines: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SizeLimit:
-    """The context of a validation that refuses a campaign with more configurations than a limit."""
-
-    path: Path
-    max_configurations: int
-
-
-SIZE_LIMIT = "size_limit"
-"""The key of the context of a validation that has a `SizeLimit`."""
-
-
 class Campaign(FileModel):
     """A campaign. Its fields are the keys of a campaign file.
 
@@ -150,9 +139,8 @@ class Campaign(FileModel):
 
     @model_validator(mode="after")
     def _in_normal_form(self, info: ValidationInfo) -> Self:
-        limit = (info.context or {}).get(SIZE_LIMIT)
-        if limit is not None:
-            self._check_size(limit)
+        if info.context is not None:
+            self._check_size(info.context)
         listed = {_sort_key(block): block for block in self.problems if not isinstance(block, DomainBlock)}
         drawn = {_sort_key(block): block for block in self.problems if isinstance(block, DomainBlock)}
         kernels = {_sort_key(block): block for block in self.kernels}
@@ -168,7 +156,7 @@ class Campaign(FileModel):
         )
         return self
 
-    def _check_size(self, limit: SizeLimit) -> None:
+    def _check_size(self, limit: FileContext) -> None:
         """Multiplies the lengths of the axes without expanding one. Raises `CampaignTooLarge`."""
         kernels = [(block.family, block.lengths()) for block in self.kernels]
         kernel_count = sum(math.prod(lengths.values()) for _, lengths in kernels)
@@ -286,14 +274,12 @@ class Campaign(FileModel):
         )
 
     @classmethod
-    def validated(
-        cls, file: Located, *, owner: str | None = None, context: Mapping[str, Any] | None = None
-    ) -> Campaign:
+    def validated(cls, file: Located, *, owner: str | None = None, context: FileContext | None = None) -> Campaign:
         """The campaign of a file that was read.
 
         Args:
             owner: The owner, if the file names none.
-            context: Of the validation: see `SIZE_LIMIT` and `READ_TEXT`.
+            context: None for a stored document, which is neither limited nor names files.
 
         Raises:
             CampaignFileError: Everything that is wrong with it.
@@ -304,9 +290,7 @@ class Campaign(FileModel):
             for key in sorted({"problems", "kernels"} - data.keys(), reverse=True):
                 file.add((), f"{key}: {missing_key(cls, key)}")
         try:
-            campaign = cls.model_validate(
-                {**({} if owner is None else {"owner": owner}), **data}, context=dict(context or {})
-            )
+            campaign = cls.model_validate({**({} if owner is None else {"owner": owner}), **data}, context=context)
         except ValidationError as error:
             add_findings(error, file, cls)
             raise file.problems.as_error() from None

@@ -21,7 +21,7 @@ from pydantic import Field, PlainValidator, ValidationInfo
 
 from farm.campaign.axes import shown
 from farm.campaign.named_shapes import MODELS, ModelDimensions
-from farm.campaign.shape_files import ReadText, among, parse_shapes
+from farm.campaign.shape_files import FileContext, among, parse_shapes
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, TEXT, FileModel, Mappings, Value, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
@@ -106,12 +106,9 @@ def _model_name(written: object) -> str:
 def _shapes_of_file(written: object, info: ValidationInfo) -> Weighted[Shape]:
     if not isinstance(written, str) or not written.strip():
         raise ValueError(f"{shown(written)} is not the name of a file; write for example shapes.csv")
-    read: ReadText = (info.context or {}).get(READ_TEXT) or among({})
+    context: FileContext | None = info.context
+    read = among({}) if context is None else context.read_text
     return parse_shapes(read(written.strip()), written.strip())
-
-
-READ_TEXT = "read_text"
-"""The key of the context of a validation that has a `ReadText`, for the files that a campaign names."""
 
 
 def _weighted(parse: Callable[[Any], Any], example: str, entry: Mapping[str, Any]) -> Value:

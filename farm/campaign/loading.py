@@ -7,11 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from farm.campaign.campaign import SIZE_LIMIT, Campaign, Origin, SizeLimit
+from farm.campaign.campaign import Campaign, Origin
 from farm.campaign.constraints import parse_constraint
-from farm.campaign.domain import READ_TEXT
 from farm.campaign.reading import Located, Location, entries_of, parse, read
-from farm.campaign.shape_files import ReadText, among, reading_in
+from farm.campaign.shape_files import FileContext, ReadText, among, reading_in
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
 
@@ -82,8 +81,7 @@ def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
 
 
 def _loaded(file: Located, path: Path, *, limit: int, owner: str | None, read_text: ReadText) -> Campaign:
-    context = {SIZE_LIMIT: SizeLimit(path, limit), READ_TEXT: read_text}
-    campaign = Campaign.validated(file, owner=owner, context=context)
+    campaign = Campaign.validated(file, owner=owner, context=FileContext(path, limit, read_text))
     _check_search_fits(campaign, file)
     readers = {"targets": Target.parse, "constraints": parse_constraint}
     lines = {

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from farm.campaign.weighted import Weighted
@@ -22,6 +23,17 @@ _EXAMPLE = "write a header m,n,k,weight, and then lines such as 512,4096,4096,2"
 
 ReadText = Callable[[str], str]
 """Returns the text of the file of that name. Raises `ValueError`, which says why the file cannot be read and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContext:
+    """The context of the validation of a campaign file; that of a stored document has none."""
+
+    path: Path
+    # Limit of the configurations before constraints.
+    max_configurations: int
+    # Reads the files that the campaign names.
+    read_text: ReadText
 
 
 def reading_in(folder: Path) -> ReadText:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ _OVERHEAD_S = 0.01
 
 def summarise(plan: Plan) -> PlanSummary:
     """Iterates over the plan once. Raises `NothingToMeasure` if it has no job."""
-    offered = _Offered()
+    offered = _Offered(plan)
     jobs: Counter[tuple[str, str]] = Counter()
     invalid: Counter[tuple[str, str]] = Counter()
     groups = Reasons()
@@ -50,7 +49,7 @@ def summarise(plan: Plan) -> PlanSummary:
     rounds = _Rounds(plan, search or Grid())
     drawn = _Drawn()
     binaries: set[Binary] = set()
-    for job in _counting(plan, offered):
+    for job in offered.jobs():
         key = (job.configuration.kernel.family, job.pool.name)
         jobs[key] += 1
         rounds.add(job)
@@ -102,14 +101,6 @@ class Meter:
         """An upper estimate of the device time of all rounds of a search. All jobs must have been iterated."""
         self._rounds.counts()
         return sum(self._rounds.seconds.values())
-
-
-@dataclass(slots=True)
-class _Offered:
-    """Counts of the configurations of a plan, by family, and of their problems."""
-
-    families: Counter[str] = field(default_factory=Counter)
-    problems: int = 0
 
 
 class _Drawn:
@@ -237,18 +228,25 @@ class _Rounds:
         self._problem = None
 
 
-def _counting(plan: Plan, offered: _Offered) -> Iterator[PlannedJob]:
-    """The jobs of the plan, while the configurations that they come from are counted."""
+class _Offered:
+    """Counts the configurations of a plan by family, and their problems, while its jobs are iterated."""
 
-    def counted() -> Iterator[Configuration]:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.families: Counter[str] = Counter()
+        self.problems = 0
+
+    def jobs(self) -> Iterator[PlannedJob]:
+        """The jobs of the plan."""
+        return self._plan.jobs_of(self._counted())
+
+    def _counted(self) -> Iterator[Configuration]:
         problem: Problem | None = None
-        for configuration in plan.configurations():
-            offered.families[configuration.kernel.family] += 1
-            offered.problems += configuration.problem is not problem  # one object for all of a problem's kernels
+        for configuration in self._plan.configurations():
+            self.families[configuration.kernel.family] += 1
+            self.problems += configuration.problem is not problem  # one object for all of a problem's kernels
             problem = configuration.problem
             yield configuration
-
-    return plan.jobs_of(counted())
 
 
 _STANDALONE_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(?!\w)")

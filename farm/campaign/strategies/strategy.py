@@ -95,7 +95,7 @@ class Search(BaseModel):
 
     def to_document(self) -> dict[str, Any]:
         """Its fields as JSON data."""
-        return {"strategy": self.strategy} | {name: value for name, value in self if value is not None}
+        return self.model_dump(exclude_none=True)
 
     def to_digest(self) -> dict[str, Any]:
         """What counts for the digest of a campaign: the fields that differ from their defaults."""
@@ -152,7 +152,7 @@ class KernelDraw(Search):
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the draw")
 
     def to_document(self) -> dict[str, Any]:
-        return super().to_document() if self.kernels is not None else _without(super().to_document(), "seed")
+        return self.model_dump(exclude_none=True, exclude={"seed"} if self.kernels is None else None)
 
     def draw(self, *, from_domain: bool) -> KernelSample | None:
         if self.kernels is None:
@@ -227,7 +227,3 @@ def search_model(written: object) -> type[Search]:
 def readers_of(field: str) -> list[str]:
     """The strategies that read a field."""
     return [name for name, strategy in STRATEGIES.items() if field in strategy.model_fields]
-
-
-def _without(document: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in document.items() if key != name}
