@@ -31,7 +31,7 @@ _NOISE = 2e-3
 """Of a measurement, in logarithms: no prediction is more certain than that."""
 
 PROBES = 4
-"""Rows that a kernel needs in a type before the model's word on its errors is taken: trees that never saw a kernel agree as much
+"""Rows that a kernel needs in a type before the model's estimate of its errors is used: trees that never saw a kernel agree as much
 about it as about its neighbours."""
 
 FAST = ForestSettings(trees=16)

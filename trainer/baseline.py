@@ -19,7 +19,7 @@ MEDIAN = "a median per family"
 def baselines(configured: pd.DataFrame, fold: pd.Series) -> Mapping[str, pd.DataFrame]:
     """Predictions of the targets of each row, from the rows of other folds alone.
 
-    Of the runtime, `ROOFLINE` says the roofline time times the family's median factor, and `MEDIAN` the family's median
+    For the runtime, `ROOFLINE` predicts the roofline time times the family's median factor, and `MEDIAN` the family's median
     runtime: where runtimes have nothing to do with shapes, as in a table that was shuffled, the roofline is far off and
     the median is what to beat. Of the power, both say the family's median.
     """
@@ -27,9 +27,9 @@ def baselines(configured: pd.DataFrame, fold: pd.Series) -> Mapping[str, pd.Data
     for number in fold.dropna().unique():
         training, rows = configured[fold != number], configured[fold == number]
         for target in TARGETS:
-            said = rows["family"].map(training.groupby("family")[target].median())
+            medians = rows["family"].map(training.groupby("family")[target].median())
             for each in found.values():
-                each.loc[rows.index, target] = said
+                each.loc[rows.index, target] = medians
         found[ROOFLINE].loc[rows.index, "runtime_ms"] = _roofline_times(training, rows)
     return found
 

@@ -68,7 +68,7 @@ def calibrate(
 def _interval(residual: Floats, spread: Floats, wider: Floats) -> Interval:
     floor = _FLOOR * max(float(np.median(residual)), 1e-6)
     ratios = np.sort(residual / ((spread + floor) * wider))
-    # The share of rows at or below the quantile, counted as if the row that is asked for were among them.
+    # The share of rows at or below the quantile, counted as if the predicted row were one of them.
     ranks = {claim: min(len(ratios), int(np.ceil(claim * (len(ratios) + 1)))) for claim in CLAIMS}
     return Interval(floor, {f"{claim:g}": float(ratios[rank - 1]) for claim, rank in ranks.items()})
 

@@ -38,11 +38,11 @@ _NUDGE = 1e-3
 
 def chosen(details: Any) -> tuple[float, ...]:
     """`CHOSEN` of a measurement's details, which are a mapping, JSON text, or nothing."""
-    said = json.loads(details) if isinstance(details, str) and details else details
-    if not isinstance(said, Mapping):
+    stated = json.loads(details) if isinstance(details, str) and details else details
+    if not isinstance(stated, Mapping):
         return (math.nan,) * len(CHOSEN)
-    rows, _, columns = str(said.get("tile", "")).partition("x")
-    return tuple(map(_number, (rows, columns, *(said.get(name) for name in ("split_k", "waves", "algorithm_id")))))
+    rows, _, columns = str(stated.get("tile", "")).partition("x")
+    return tuple(map(_number, (rows, columns, *(stated.get(name) for name in ("split_k", "waves", "algorithm_id")))))
 
 
 def _number(value: Any) -> float:
@@ -53,11 +53,11 @@ def _number(value: Any) -> float:
 
 
 def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floats, card: Card) -> Choices:
-    """The kernels of each kind of problem of which enough rows say what was chosen; none on a CPU."""
+    """The kernels of each kind of problem with enough rows that name the chosen kernel. None on a CPU."""
     if card.multiprocessors <= 1 or not set(CHOSEN) <= set(configured):
         return Choices.none()
     tile_m, tile_n, slices, waves, algorithm = configured[list(CHOSEN)].to_numpy("float64").T
-    said = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
+    known = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
     # A library's matrices lie column by column: its tile's rows are columns here.
     with np.errstate(divide="ignore", invalid="ignore"):
         blocks = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * slices
@@ -65,8 +65,8 @@ def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floa
     tiles = np.array([tile_n, tile_m, resident])
     sizes, kind = sizes_of(rows, Work.of(rows, card)), kinds(rows)
     found = {}
-    for each in np.unique(kind[said]):
-        own = np.flatnonzero(said & (kind == each))
+    for each in np.unique(kind[known]):
+        own = np.flatnonzero(known & (kind == each))
         if len(own) >= MIN_ROWS:
             found[int(each)] = _fit(tiles[:, own], algorithm[own], sizes[:, own], slices[own], runtime_ms[own], card)
     if not found:

@@ -1,4 +1,4 @@
-"""Fitting the coefficients of `farm.forest.energy`: least squares on relative errors, of which none may be negative."""
+"""Fitting the coefficients of `farm.forest.energy`: least squares on relative errors, with coefficients of at least 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_ROWS = 100
 """Rows with power below which a forest learns the power itself: a sum of a dozen terms would fit any of them."""
 
 _AT_LIMIT = 0.98
-"""Of the card's limit: a row that draws so much would draw more, and says nothing where the sum is above it."""
+"""Share of the card's limit. A row with more power is limited, so it is left out if the sum is above it."""
 
 _ROUNDS = 4
 

@@ -28,7 +28,7 @@ ENOUGH_ROWS = 7_500
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """What was said of rows that were held out; every table has an index as the rows have. NaN: nothing was said."""
+    """Predictions of rows that were held out. Every table has the index of the rows. NaN: no prediction."""
 
     predicted: pd.DataFrame
     spreads: pd.DataFrame
@@ -39,7 +39,7 @@ class OutOfFold:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One kind of folds: predictions and bounds of each row, and by target what they come to."""
+    """One kind of folds: predictions and bounds of each row, and metrics by target."""
 
     kind: str
     held: OutOfFold
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
-    """What a model should have said of each configuration: the columns of `OUTPUTS`."""
+    """The measured values of each configuration: the columns of `OUTPUTS`."""
     stored = configured[["runtime_ms", "power_w", "energy_mj"]].astype("float64")
     work = 2.0 * configured["m"] * configured["n"] * configured["k"]
     return stored.assign(tflops=work / stored["runtime_ms"] / 1e9)
@@ -82,12 +82,12 @@ def out_of_fold(
         known = held_out[model.known(rows)]
         held.fold[held_out] = number
         if len(known):
-            asked = configured.iloc[known]
-            completed = model.vocabulary.complete(asked)
+            predicted = configured.iloc[known]
+            completed = model.vocabulary.complete(predicted)
             parts = [model.outputs(part, model.see(part)) for part in completed.parts(ROWS_AT_ONCE)]
             held.predicted.iloc[known] = np.concatenate([_columns(outputs) for outputs, _ in parts])
             held.spreads.iloc[known] = np.concatenate([_columns(spreads) for _, spreads in parts])
-            held.where.iloc[known] = lies(model.reach(completed), asked.index)
+            held.where.iloc[known] = lies(model.reach(completed), predicted.index)
     return held
 
 
@@ -137,8 +137,8 @@ def metrics(measured: pd.Series, predicted: pd.Series, bounds: tuple[pd.Series, 
 
 
 def metrics_by_target(measured: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, Metrics]:
-    """Of each target of which rows have both numbers; with the coverage of `<target>_low` and `<target>_high`, where
-    there are such columns beside the predictions."""
+    """The metrics of each target with measured and predicted rows. They include the coverage of the columns `<target>_low` and
+    `<target>_high`, if the predictions have them."""
     found = {}
     for target in OUTPUTS:
         if target in predicted:

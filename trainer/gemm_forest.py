@@ -48,7 +48,7 @@ class NotPredictable(MlflowException, ValueError):
         self._why = why
 
     def serialize_as_json(self) -> str:
-        """The server puts the whole table before the message, where nobody finds it."""
+        """Returns the message alone. MLflow's server would put the whole table before it."""
         return json.dumps({"error_code": self.error_code, "message": self._why})
 
 

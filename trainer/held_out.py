@@ -1,4 +1,4 @@
-"""Keeps the models of the evaluation beside the final one: `farm.registry.held_out` reads them."""
+"""Stores the models of the evaluation with the final one: `farm.registry.held_out` reads them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class FoldModelStore:
 
 
 def kinds_of(configured: pd.DataFrame) -> list[str]:
-    """`tiled f32:f32:f32 nn` and so on: every combination that a model of these rows can be asked about."""
+    """`tiled f32:f32:f32 nn` and so on: every combination that a model of these rows can predict."""
     types = configured["ab"] + ":" + configured["cd"] + ":" + configured["acc"]
     return sorted(set(configured["family"] + " " + types + " " + configured["layout"]))

@@ -73,7 +73,7 @@ FOLDS_FOLDER = "folds"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What `learn` came to, beside its files."""
+    """The results of `learn`, in addition to its files."""
 
     configured: pd.DataFrame
     metrics: MetricsByFold
@@ -93,8 +93,8 @@ def learn(
     - `folds/<kind>/`: the held-out predictions of each fold kind;
     - `model/`: the model as MLflow loads it.
 
-    `test` has the rows of a test set: the model is evaluated on them, and learns nothing from them. `progress` is told how
-    far it is. Raises `TestRowsInTraining`.
+    `test` has the rows of a test set. The model is evaluated on them, and not trained on them. `progress` receives the progress.
+    Raises `TestRowsInTraining`.
     """
     if test is not None:
         check_apart(table, test)
@@ -110,8 +110,8 @@ def learn(
     for found in evaluate(facts.device_type, configured, settings, fold_models.keep, progress=progress):
         metrics[found.kind] = dict(found.metrics)
         (folder / FOLDS_FOLDER / found.kind).mkdir(parents=True)
-        beside = configured.join(found.predicted.add_prefix("predicted_"))
-        beside.to_parquet(folder / FOLDS_FOLDER / found.kind / "predictions.parquet")
+        joined = configured.join(found.predicted.add_prefix("predicted_"))
+        joined.to_parquet(folder / FOLDS_FOLDER / found.kind / "predictions.parquet")
         intervals = found.intervals
         if found.kind == HEADLINE:
             rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), found.predicted)

@@ -73,8 +73,10 @@ def _errors(learned: Learned) -> str:
         for target, found in by_target.items()
         if set(ERRORS) <= set(found)
     ]
-    told = [f"- `{kind}`: {_FOLDS[kind]}." for kind in learned.metrics if kind in _FOLDS]
-    return _table(("held out", "target", "configurations", *ERRORS.values(), _INSIDE), rows) + "\n\n" + "\n".join(told)
+    meanings = [f"- `{kind}`: {_FOLDS[kind]}." for kind in learned.metrics if kind in _FOLDS]
+    return (
+        _table(("held out", "target", "configurations", *ERRORS.values(), _INSIDE), rows) + "\n\n" + "\n".join(meanings)
+    )
 
 
 def _trust(facts: TableFacts, learned: Learned) -> str:
@@ -83,9 +85,9 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     quoted = learned.metrics.get(TEST_SET, learned.metrics[HEADLINE]).get("runtime_ms", {})
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
-        "It answers for any shape and any parameter, also far outside: its column `outside` then says how far, and of what.",
+        "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
         "It refuses families, types and layouts that it has not seen.",
-        f"It says how long `{facts.device_type}` takes, and nothing of any other card.",
+        f"It predicts `{facts.device_type}` only, and no other card.",
     ]
     if quoted:
         lines.insert(

@@ -148,7 +148,11 @@ def decide(
 ) -> Decision:
     """Whether a version with these predictions becomes the champion.
 
-    All predictions are of the rows of `measured`, by models that had not seen their shapes; `baselines` are by name. `no_champion` says why there is no champion.
+    All predictions are of the rows of `measured`, by models that had not seen their shapes.
+
+    Args:
+        baselines: predictions by name.
+        no_champion: why there is no champion to compare with.
     """
     against = {name: compare(measured, predicted, each) for name, each in baselines.items()}
     name = min(against, key=lambda each: against[each].other)

@@ -51,12 +51,12 @@ _RECIPE_FILES = (
     ),
     *("gemm_forest.py", "held_out.py", "baseline.py", "promotion.py"),
 )
-"""The files of this package that decide, beside `farm/gpus.yaml`, what a training produces, and what is decided on it."""
+"""The files of this package that, with `farm/gpus.yaml`, decide the results of a training and the promotion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutcome:
-    """What a training came to. Every field is JSON as it stands."""
+    """The outcome of a training. Every field can be stored as JSON."""
 
     device_type: str
     # Measurements in the training table, different configurations, those with power, and shapes (m, n, k).
@@ -102,12 +102,12 @@ def train_and_register(
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
 
     It becomes the champion where it beats the present one, see `trainer.promotion`. Where a version was trained from an
-    equal table by equal code, nothing is done and the outcome says `reused`.
-    `deciding` is entered when all is learned, and left when the version is registered: nobody else should decide on this
+    equal table by equal code, nothing is done and the outcome is `reused`.
+    `deciding` is entered when all is learned, and left when the version is registered: no other trainer may decide on this
     device type meanwhile. What it yields is called before other programs can pull the model, and may raise to end it.
-    `test` has the rows of the device type's test sets, which it is quoted on and learns nothing from. `progress` is told how
-    far the training is. `trust` signs the version, and says whether the present champion is asked; it is by the settings of
-    this process, unless given. Raises `TestRowsInTraining`, `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
+    `test` has the rows of the device type's test sets, which its quoted errors are measured on. `progress` receives the progress.
+    `trust` signs the version, and decides whether the present champion is compared. By default it comes from the settings of this
+    process. Raises `TestRowsInTraining`, `MissingColumns`, `TooFewMeasurements`, `RegistryUnreachable`, `MlflowMissing`.
     """
     began = time.monotonic()
     settings, trust = settings or ForestSettings(), trust or registry.Trust(program_settings())
@@ -186,7 +186,7 @@ def _decide(
     try:
         challenger = HeldOut(folder / RUN_FOLDER / HELD_OUT_FOLDER)
     except FileNotFoundError:
-        return unsound("has no models that were kept from its evaluation: nobody can tell what it is worth")
+        return unsound("has no stored models of its evaluation, so it cannot be judged")
     leak = challenger.leak()
     if leak is not None:
         return unsound(f"leaks: {leak}")

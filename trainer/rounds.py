@@ -57,7 +57,7 @@ def decide(engine: Engine, started: TrainingAttempt) -> str | None:
     """Decides on the round of a training, and writes down what was decided.
 
     Returns:
-        What was decided, for the log; None where somebody else had decided.
+        What was decided, for the log; None if another trainer had decided.
     """
     assert started.lane_id is not None
     with engine.connect() as connection:
@@ -104,7 +104,7 @@ def decide(engine: Engine, started: TrainingAttempt) -> str | None:
 def why_stop(
     search: Learn, scores: Mapping[str, Score], device_seconds: float, rows: int, curve: list[dict[str, Any]]
 ) -> str | None:
-    """Why a campaign ends here; None where it goes on.
+    """Why a campaign ends here; None if it continues.
 
     Args:
         rows: configurations that the model of these scores learned from.

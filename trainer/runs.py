@@ -44,7 +44,7 @@ def start_run(client: Any, tracking_uri: str, facts: TableFacts, tags: Mapping[s
 
 
 def _experiment(client: Any, tracking_uri: str) -> str:
-    """The experiment's id. On a SQLite store its artifacts lie beside the database, never in the current folder."""
+    """The experiment's id. With a SQLite store its artifacts are in the folder of the database, never in the current folder."""
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is not None:
         return str(found.experiment_id)

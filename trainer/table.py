@@ -42,7 +42,7 @@ CONDITIONS = {
 """The columns that say how a row was measured, with their SQL: see `trainer.conditions`. A model does not learn from them."""
 
 DETAILS = f"CASE WHEN v.family = '{FAMILY}' THEN v.details END"
-"""What a library says of the kernel that it chose, as the column `details`, which a table need not have."""
+"""The facts about the kernel that a library chose, as the optional column `details`."""
 
 LEARNED_FROM = (
     *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
@@ -78,8 +78,8 @@ def read_training_table(
     """The measurements of a device type that models may learn from, oldest first.
 
     Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones. Those of
-    the campaign `of_campaign` count whatever their source. Problems of a test set are left out, whoever measured them, and whatever
-    the source of the test set.
+    the campaign `of_campaign` count with every source. Problems of a test set are left out, independent of the source of the test
+    set and of the rows.
     """
     only = "" if any_source else "AND (v.source = :source OR v.campaign_id = :campaign_id)"
     return _read(connection, f"{only} AND {_PROBLEM} NOT IN ({_TESTED})", device_type, of_campaign)
@@ -149,8 +149,8 @@ def table_hash(table: pd.DataFrame) -> str:
     rows = zip(zip(*(table[name] for name in LEARNED_FROM), strict=True), _chosen(table), strict=True)
     lines = sorted(
         # Rows that say nothing of a choice are what they were before tables had such a column.
-        json.dumps([_plain(value) for value in (*row, *(() if all(map(math.isnan, said)) else said))], **_COMPACT)
-        for row, said in rows
+        json.dumps([_plain(value) for value in (*row, *(() if all(map(math.isnan, choice)) else choice))], **_COMPACT)
+        for row, choice in rows
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -159,7 +159,7 @@ _COMPACT: dict[str, Any] = {"separators": (",", ":"), "sort_keys": True}
 
 
 def _chosen(table: pd.DataFrame) -> list[tuple[float, ...]]:
-    """What each row says of the kernel that a library chose: `CHOSEN`."""
+    """The facts of each row about the kernel that a library chose: `CHOSEN`."""
     details = table["details"] if "details" in table else [None] * len(table)
     return [chosen(each if family == FAMILY else None) for family, each in zip(table["family"], details, strict=True)]
 
@@ -207,7 +207,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     `trainer.choice.CHOSEN` say what a library chose.
     """
     targets = ["runtime_ms", "power_w", "energy_mj"]
-    # A column of gaps beside one of numbers makes objects of both, whose medians take seconds.
+    # A column of gaps next to one of numbers would turn both into objects, whose medians take seconds.
     wide = with_parameter_columns(table).astype(dict.fromkeys(targets, "float64"))
     if "details" in table:
         wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
@@ -217,7 +217,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     reduced = grouped[targets].median()
     reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
     if "details" in table:
-        # Of the first repeat that says it: libraries choose alike for the same product.
+        # Of the first repeat that has it, because libraries choose the same kernel for the same product.
         reduced[list(CHOSEN)] = grouped[list(CHOSEN)].first()
     if "device_uuid" in wide:
         cards = grouped["device_uuid"]
@@ -255,7 +255,7 @@ ELEMENT_BYTES = {str(element): element.bytes for element in ElementType}
 
 
 def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
-    """What a model trained on these configurations may be asked: see `Vocabulary`."""
+    """What a model trained on these configurations can predict: see `Vocabulary`."""
     families = {str(name): _knowledge(str(name), rows) for name, rows in configured.groupby("family")}
     usual = ((ab, ElementTypes.parse(ab)) for ab in INPUT_TYPES)
     vocabulary = Vocabulary(

@@ -1,4 +1,4 @@
-"""The trainer's one task: look up what is asked for, train, register, and write down what became of it."""
+"""The trainer's task: look up a request, train, register the model, and record the result."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Score:
 def score(model: Predictor, configured: pd.DataFrame) -> dict[str, Score]:
     """The errors of a model's runtimes on the rows of a test set: of each family, and of `ALL_FAMILIES`.
 
-    What `evaluate_on` says of the runtime, in a third of its time. Empty where the model knows none of the rows.
+    The errors of `evaluate_on` for the runtime, in a third of its time. Empty if the model knows none of the rows.
     """
     frame = _known_rows(model, configured)
     if frame.empty:

@@ -1,9 +1,9 @@
-"""The kernel that a library chooses by itself, as far as it is foretold: the one that a formula takes for the fastest.
+"""A prediction of the kernel that a library chooses: the one that a formula predicts to be the fastest.
 
-A library is asked for a product and not for a kernel, so the tiles that `timing` needs are unknown. Which it has, and what a
+A library is called with a product and not with a kernel, so the tiles that `timing` needs are unknown. Which it has, and what a
 step of each costs, is learned from measurements that say what was chosen (`trainer.choice`). Of a new problem the formula
 gives a time to each kernel that the library chose for others of its kind, with k in one piece and cut so that the blocks fill the
-card; the least of these is the reference, and how the others compare with it says how sure the choice is.
+card; the least of these is the reference, and the times of the others relative to it show how certain the choice is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONSTANTS: Mapping[str, float] = {
     # ns of a step of one element of k: of a block by itself; and over the time at the peak, where a multiprocessor is busy.
     "step_ns": 10.0,
     "issue": 1.3,
-    # us of a block beside its steps.
+    # us of a block in addition to its steps.
     "block_us": 1.0,
     # Time over that at the bandwidth of memory.
     "memory": 1.2,

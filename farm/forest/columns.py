@@ -24,7 +24,7 @@ OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
 EXTENTS = ("m", "n", "k")
 _KIND = ("family", "ab", "cd", "acc", "layout")
 _FIXED = {"alpha": 1.0, "beta": 0.0}
-"""What stands for a gap of these, whatever the family."""
+"""What replaces a gap of these, in every family."""
 
 OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
 """Numbers that follow from the texts of a row: bytes of an element, and whether an operand is transposed, as 0 and 1."""
@@ -41,7 +41,7 @@ FROM_ONE = frozenset(
         *("swizzle", "split_k"),
     }
 )
-"""Kernel parameters of which no kernel has 0. The others are whole numbers from 0."""
+"""Kernel parameters that are at least 1. The others are whole numbers from 0."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -63,7 +63,7 @@ class Text:
         return np.array([value in wanted for value in self.values], bool)[self.codes]
 
     def position(self, among: Sequence[str]) -> Array:
-        """Where each row's text stands among these, of which it must be one."""
+        """The position of each row's text among these. It must be one of them."""
         return np.array([among.index(value) for value in self.values], "intp")[self.codes]
 
     def part(self, rows: slice) -> Text:
@@ -94,7 +94,7 @@ def _single(value: str) -> Text:
 
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
-    """Whether it is a table of pandas, which is not imported to find out: whoever has one has imported it."""
+    """Whether it is a table of pandas. Pandas is not imported for the check, because a caller with a table has imported it."""
     # Not by pandas' own type: another thread may be importing pandas at this moment.
     return not isinstance(frame, Mapping)
 
@@ -179,7 +179,7 @@ class FamilyKnowledge:
     kernels: tuple[tuple[float, ...], ...]
     # Element types, as in `layouts` -> which of the kernels were measured in them, by their positions.
     kernels_by_types: Mapping[str, tuple[int, ...]]
-    # The types of which power was measured.
+    # The types with measured power.
     powered: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class FamilyKnowledge:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Every value of a text column that a model can be asked about, and the columns of its interface."""
+    """Every value of a text column that a model can predict, and the columns of its interface."""
 
     families: Mapping[str, FamilyKnowledge]
     # Every kernel parameter of every family, trained or not: the columns of the interface.
@@ -246,7 +246,7 @@ class Vocabulary:
         return rows.kinds.is_in(self._measured)
 
     def powered(self, rows: Configurations) -> Bools:
-        """Which of the known rows have a family and types of which power was measured."""
+        """Which of the known rows have a family and types with measured power."""
         return rows.kinds.is_in(self._powered)
 
     def kernels(self, rows: Configurations) -> Array:
@@ -283,7 +283,7 @@ class Vocabulary:
 
     @cached_property
     def _powered(self) -> frozenset[str]:
-        """The kinds of which power was measured, in whatever layout."""
+        """The kinds with measured power, in any layout."""
         return frozenset(
             f"{name}:{types}:{layout}"
             for name, known in self.families.items()
@@ -385,11 +385,11 @@ class Vocabulary:
         if not strange.any():
             return
         row = int(np.argmax(strange))
-        said = {name: text.values[text.codes[row]] for name, text in rows.texts.items()}
-        family = self.families[said["family"]]
+        texts = {name: text.values[text.codes[row]] for name, text in rows.texts.items()}
+        family = self.families[texts["family"]]
         raise ValueError(
-            f"row {labels[row]}: the model was trained on {said['family']} with {family}, "
-            f"not on {said['ab']}:{said['cd']}:{said['acc']} in {said['layout']}; measure such configurations first"
+            f"row {labels[row]}: the model was trained on {texts['family']} with {family}, "
+            f"not on {texts['ab']}:{texts['cd']}:{texts['acc']} in {texts['layout']}; measure such configurations first"
         )
 
 
@@ -417,7 +417,7 @@ def _labels(frame: Mapping[str, Any] | pd.DataFrame) -> Any:
 
 
 def _given(frame: Mapping[str, Any] | pd.DataFrame, name: str, labels: Any) -> Any:
-    """The column as it is. Raises ValueError where it has more or fewer values than there are rows."""
+    """The unchanged column. Raises ValueError if it has more or fewer values than rows."""
     column = frame[name]
     if len(column) != len(labels):
         raise ValueError(f"{name} has {len(column)} values, for {len(labels)} rows")

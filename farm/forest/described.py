@@ -9,13 +9,13 @@ from typing import Any
 from .arrays import BadFiles, require
 
 FORMAT = 5
-"""Of `model.json` and the arrays beside it."""
+"""The version of `model.json` and its arrays."""
 
 MAX_BYTES = 1 << 26
-"""Of `model.json`: that of a million configurations has a hundredth of it."""
+"""The maximum size of `model.json`. With a million configurations it has a hundredth of that."""
 
 _ANY = "*"
-"""In the place of the keys of a mapping: whatever they are."""
+"""Stands for any keys of a mapping."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _check(value: Any, kind: Any, where: str) -> None:
 
 
 def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
-    """What one part says of another must be there."""
+    """Checks that parts which refer to each other exist."""
     require(vocabulary["families"], "model.json knows no kernel family")
     types = vocabulary["usual_output"]
     require(types.keys() <= card["flops_per_ms"].keys(), "model.json: a type has no peak")

@@ -1,6 +1,6 @@
 """What a GEMM draws, from what it computes and moves: a sum of energies, whose coefficients are fitted.
 
-A card draws some power whatever it does, some for each multiprocessor at work, and energy for each operation, each byte of
+A card draws a constant power, some for each multiprocessor at work, and energy for each operation, each byte of
 memory and each byte that tiles read of the L2. A forest learns by what factor a row's power misses their sum.
 """
 

@@ -28,7 +28,7 @@ Block = tuple[tuple[str, ...], Floats]
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model knows of rows before it is asked: their features, and the time that physics gives them."""
+    """The inputs of a model: the features of rows, and their times by a physical formula."""
 
     blocks: Sequence[Block]
     reference_ms: Floats
@@ -77,7 +77,7 @@ class Seen:
 
 @cache
 def _places(among: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> tuple[Array, Array]:
-    """Where these features stand in blocks of which all names are given, and which of all are logarithms, [features, 1]."""
+    """The places of these features among the names of all blocks, and which of all are logarithms, [features, 1]."""
     every = list(chain.from_iterable(among))
     of = {name: place for place, name in enumerate(every)}
     return np.array([of[name] for name in names], "intp"), np.array([[name.startswith("log2_")] for name in every])

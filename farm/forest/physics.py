@@ -31,7 +31,7 @@ _TILE_WORK = (1 + _FEEDING * (1 / _TILE_ROWS + 1 / _TILE_COLUMNS) / 2) * 2.0 * _
 """Operations of a tile for each step of k, with what feeding it costs; all of these are [tiles, 1]."""
 
 _SLICING_MS = 1e-3
-"""What adding up slices costs at the least: about one more launch."""
+"""The minimum cost of adding up slices: about one more launch."""
 
 _SHARPNESS = 4
 """Of the maximum of computing and memory: times that are alike add up a little, as in no kernel they overlap wholly."""
@@ -45,7 +45,7 @@ _BLOCK_BYTES = 1024
 _MIN_REGISTERS, _MAX_REGISTERS = 24, 255
 
 _SIMT_REGISTERS, _TENSOR_REGISTERS = np.array([[66.0], [1.2]]), np.array([[64.0], [1.3]])
-"""Registers of a thread of CUTLASS 2.x, beside those for each output: rough fits to what nvcc 13.0 gave 41 kernels."""
+"""Registers of a thread of CUTLASS 2.x, in addition to those for each output: rough fits to what nvcc 13.0 gave 41 kernels."""
 _COPYING_REGISTERS = 40.0
 """More of them where tiles go through registers on their way to shared memory, as tensor kernels of two stages have it."""
 
@@ -74,7 +74,7 @@ def load_bytes(rows: Configurations) -> Floats:
 
 @dataclass(frozen=True)
 class Work:
-    """What a problem asks of a card, whatever the kernel: operations, bytes, and the least ms for each."""
+    """The work of a problem, independent of the kernel: operations, bytes, and the minimum ms for each."""
 
     flops: Floats
     bytes: Floats

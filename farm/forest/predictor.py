@@ -49,10 +49,10 @@ CLAIM = 0.9
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
 _BELOW_AND_ABOVE = np.array([[-1.0], [1.0]])
 OUTSIDE = "outside"
-"""The column that says why a row lies outside what was measured."""
+"""The column with the reason why a row lies outside the measured problems."""
 
 DISTANCE = "distance_octaves"
-"""The column that says how far a row lies from the nearest measured problem: see `reach`."""
+"""The column with the distance of a row to the nearest measured problem: see `reach`."""
 
 UNMEASURED = "unmeasured"
 """In the names of intervals: of kernels that were never measured in a row's types."""
@@ -189,7 +189,7 @@ class Predictor:
             return parts[0]
         numbers = (*OUTPUTS, *BOUNDS, DISTANCE)
         found: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in numbers}
-        return {**found, OUTSIDE: [said for part in parts for said in part[OUTSIDE]]}
+        return {**found, OUTSIDE: [reason for part in parts for reason in part[OUTSIDE]]}
 
     def _predicted(self, rows: Configurations, claim: float) -> dict[str, Any]:
         seen = self.see(rows)

@@ -136,18 +136,18 @@ class Measured:
         return distance[which], nearest[which]
 
     def _to_nearest(self, kind: int, problems: Array) -> tuple[Floats, Array]:
-        points, asked = self.points[kind], positions(problems)
+        points, wanted = self.points[kind], positions(problems)
         if not len(points):
             return np.full(len(problems), np.inf), problems
-        with_one = np.ones((len(asked), len(_WEIGHTS) + 1), "float32")
-        with_one[:, :-1] = asked
+        with_one = np.ones((len(wanted), len(_WEIGHTS) + 1), "float32")
+        with_one[:, :-1] = wanted
         searched = self.searched[kind]
         step = max(1, _PRODUCTS_AT_ONCE // searched.size)
-        nearest = np.empty(len(asked), "intp")
-        for start in range(0, len(asked), step):
+        nearest = np.empty(len(wanted), "intp")
+        for start in range(0, len(wanted), step):
             part = slice(start, start + step)
             (with_one[part] @ searched).argmin(axis=1, out=nearest[part])
-        apart = asked - points.take(nearest, axis=0)
+        apart = wanted - points.take(nearest, axis=0)
         distance: Floats = np.sqrt(np.add.reduce(apart * apart, axis=1)).astype("float64")
         return distance, self.problems[kind].take(nearest, axis=0)
 
@@ -156,8 +156,10 @@ def _far(distance: Floats, problems: Array, nearest: Array) -> Iterator[str]:
     """How far away the nearest problem of each is, with the columns that make up most of that; arrays as in `_distances`."""
     parts = np.abs(positions(problems) - positions(nearest))
     named = (parts >= _NAMED * parts.max(axis=1, keepdims=True)).tolist()
-    for octaves, asked, there, which in zip(distance.tolist(), problems.tolist(), nearest.tolist(), named, strict=True):
-        columns = ", ".join(f"{_COLUMNS[i]} {asked[i]} → {there[i]}" for i in range(len(_COLUMNS)) if which[i])
+    for octaves, wanted, there, which in zip(
+        distance.tolist(), problems.tolist(), nearest.tolist(), named, strict=True
+    ):
+        columns = ", ".join(f"{_COLUMNS[i]} {wanted[i]} → {there[i]}" for i in range(len(_COLUMNS)) if which[i])
         yield f"nearest measured problem is {octaves:.1f} octaves away ({columns})"
 
 

@@ -1,7 +1,7 @@
 """A kernel's time from its blocks, the loops of each, and what these read: a formula whose constants are fitted.
 
-A roofline says how fast a card can be, not a kernel. Here each kernel has constants of its own: what a step of its loop costs
-while the card is idle (latency) and while it is full (issue), what a block costs beside its steps, and what shares of the
+A roofline describes how fast a card can be, not a kernel. Here each kernel has constants of its own: what a step of its loop costs
+while the card is idle (latency) and while it is full (issue), what a block costs in addition to its steps, and what shares of the
 bandwidths it reaches. They are learned in logarithms as sums over `levels`, so that a kernel of which few rows are known
 borrows from its family, and one in another layout or alignment from the same kernel. A forest learns what the formula misses.
 """
@@ -25,7 +25,7 @@ CONSTANTS: Mapping[str, float] = {
     "miss_ms": 3e-4,
     # The time of a full multiprocessor's step over that at the peak.
     "issue": 1.3,
-    # ms of a block beside its steps, and of a launch.
+    # ms of a block in addition to its steps, and of a launch.
     "block_ms": 1e-3,
     "launch_ms": 2e-3,
     # Time over that at the bandwidth of memory, and at the L2's (`_L2_OVER_MEMORY`).
@@ -36,7 +36,7 @@ CONSTANTS: Mapping[str, float] = {
     # Adding up slices, over what their traffic takes; and, of one tile, for each block that shares it.
     "adding": 1.0,
     "sharing": 1.0,
-    # ns of a load instruction of A and of B, of which an operand that is badly aligned needs more.
+    # ns of a load instruction of A and of B, more of which are needed for a badly aligned operand.
     "load_a": 1e-3,
     "load_b": 1e-3,
     # Of the norm that joins computing, L2 and memory: infinite where they overlap wholly, 1 where one follows another.
@@ -58,7 +58,7 @@ _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
 
 _MIN_STEPS = 8
-"""Steps of k that stream-k gives to a block at the least (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
+"""Minimum steps of k that stream-k gives to a block (CUTLASS 4.2, PersistentTileSchedulerSm90StreamKParams)."""
 _ADDING_MS = 1e-3
 
 _ALONE = np.array([1.0, 1.0, 0.0])[:, None]
@@ -188,7 +188,7 @@ class Timing:
         return cls(np.zeros(0, "uint64"), np.zeros((0, len(CONSTANTS))))
 
     def constants(self, loops: Loops) -> tuple[Floats, Array]:
-        """Logarithms of the constants of each row [constants, rows], and of which rows the base is known."""
+        """Logarithms of the constants of each row [constants, rows], and the rows with a known base."""
         if not len(self.keys):
             return start(loops.keys.shape[1]), np.zeros(loops.keys.shape[1], bool)
         place = self.keys.searchsorted(loops.keys)

@@ -70,7 +70,7 @@ class Trees:
 
     @classmethod
     def read(cls, content: bytes, name: str, *, features: int, outputs: int) -> Trees:
-        """What `save` wrote. Raises `BadFiles` unless every walk ends in a leaf, whatever the numbers of a row."""
+        """Reads what `save` wrote. Raises `BadFiles` unless every walk ends in a leaf, for every row."""
         arrays = read_arrays(content, name, {**_ARRAYS, "value": Expected("<f4", (None, outputs))})
         depth = int(arrays.pop("depth"))
         made = cls(**arrays, depth=depth)
