@@ -1,4 +1,4 @@
-"""Which kernel for each layer of a model, by time and by energy: the farm's Python API.
+"""Chooses a kernel for each layer of a model, by time and by energy, with a registered model.
 
 python examples/choose_a_kernel.py nvidia-h200     of the registry of this farm, or of MLFLOW_TRACKING_URI
 """

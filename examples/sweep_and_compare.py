@@ -1,4 +1,4 @@
-"""A campaign from Python: submit it, wait for it, and read what was measured.
+"""Submits a campaign from Python, waits for it, and reads its results.
 
 python examples/sweep_and_compare.py     on the farm of this machine (start it with farm up), or of FARM_API_URL
 """
