@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from farm.charts.description import Figure, number
 
 LONG_TEXT = 24
 """A column is wide if a cell has more letters."""
+
+
+_NUMBER = re.compile(r"[-+−]?\d[\d\s.,–()e+-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,22 @@ class Cell:
         return cls(str(value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     caption: str
     columns: Sequence[str]
     # [rows][columns], values that `Cell.of` takes.
     rows: Sequence[Sequence[Any]]
-    # Which columns hold numbers.
-    numbers: frozenset[str] = frozenset()
+
+    @cached_property
+    def cells(self) -> list[list[Cell]]:
+        return [[Cell.of(value) for value in row] for row in self.rows]
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """Columns of numbers, intervals and dashes."""
+        texts = {column: {row[at].text for row in self.cells} - {"–"} for at, column in enumerate(self.columns)}
+        return frozenset(column for column, own in texts.items() if own and all(map(_NUMBER.fullmatch, own)))
 
     @property
     def wide(self) -> frozenset[str]:
@@ -57,10 +70,6 @@ class Table:
             for at, column in enumerate(self.columns)
             if column not in self.numbers and any(len(row[at].text) > LONG_TEXT for row in self.cells)
         )
-
-    @property
-    def cells(self) -> list[list[Cell]]:
-        return [[Cell.of(value) for value in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from farm.charts.description import Scale
 from farm.kernels import Configuration
+from farm.report.document import Cell, Table
 from farm.report.figures import fronts, occupancy, parameters, rooflines, sizes
 from farm.report.figures import points as chart_points
 from farm.report.figures.shades import MAX_SHADES, shading
@@ -284,3 +286,22 @@ def test_of_too_many_points_some_are_drawn_with_all_that_must_be(monkeypatch: py
     assert 10 <= len(kept) <= 13
     assert f"{len(kept)} of 100 points are drawn" in remark
     assert chart_points.thinned(points[:10])[1] == ""
+
+
+def test_a_column_of_numbers_is_known_by_its_cells() -> None:
+    table = Table(
+        caption="kernels",
+        columns=["problem", "ms", "interval", "version", "least energy", "measured"],
+        rows=[
+            (
+                Cell("8x8x8 f32", 1.0),
+                0.5,
+                Cell("1.2 (0.9 – 1.5)", 1.2),
+                "12.4",
+                None,
+                datetime(2026, 11, 1, tzinfo=UTC),
+            ),
+            (Cell("9x9x9 f32", 2.0), math.nan, Cell("–"), "cuda 12.4", None, None),
+        ],
+    )
+    assert table.numbers == {"ms", "interval"}

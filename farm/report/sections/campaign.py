@@ -46,7 +46,6 @@ def about(data: CampaignData) -> Section:
                 caption="Its jobs",
                 columns=["state", "jobs", "% of all"],
                 rows=[(state, jobs, 100 * jobs / total) for state, jobs in counts.items() if jobs],
-                numbers=frozenset({"jobs", "% of all"}),
             ),
         ],
         listings=[
@@ -95,7 +94,6 @@ def findings(data: CampaignData) -> Section:
             (one.state, one.jobs, one.reason, "" if one.example == one.reason else one.example)
             for one in data.failed[:MAX_REASONS]
         ],
-        numbers=frozenset({"jobs"}),
     )
     known = len(results) or data.failed
     return Section(

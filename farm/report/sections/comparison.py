@@ -67,7 +67,6 @@ def _table(one: Comparison) -> Table:
         caption=f"Compared with {short[one.baseline.name]}: ratios of medians over shapes (95% interval)",
         columns=columns,
         rows=[_row(group.name, group.overall, short) for group in one.groups if group.overall is not None],
-        numbers=frozenset(columns[1:]),
     )
 
 
@@ -137,7 +136,6 @@ def _evaluation(model: ModelInfo, metrics: Metrics) -> Table:
             for kind, targets in in_order(metrics).items()
             for target, errors in targets.items()
         ],
-        numbers=frozenset(columns[2:]),
     )
 
 

@@ -41,7 +41,6 @@ def _table(one: LearningCurve) -> Table:
         caption=f"Learning curve of {one.pool}: errors on the independent test set after {counted(len(one.points), 'round')}",
         columns=columns,
         rows=[_row(one.cells(point)) for point in one.points],
-        numbers=frozenset(columns[:-1]),
     )
 
 

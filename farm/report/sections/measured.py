@@ -130,31 +130,12 @@ def pareto(data: CampaignData) -> Section:
                 caption=f"How many kernels are on the front of a problem, {kind}",
                 columns=columns,
                 rows=sorted(front.items()),
-                numbers=frozenset(columns),
             )
             for kind, front in by_type.items()
         ],
         why_empty=why_empty,
         data={kind: {str(size): count for size, count in front.items()} for kind, front in by_type.items()} or None,
     )
-
-
-_BEST_COLUMNS = {
-    "problem": False,
-    "device type": False,
-    "best kernel": False,
-    "time ms": True,
-    "quartiles ms": False,
-    "TFLOP/s": True,
-    "% of roof": True,
-    "cuBLASLt ms": True,
-    "times faster (95%)": True,
-    "energy mJ": True,
-    "least energy": False,
-    "saves %": True,
-    "% of grid's best": True,
-}
-"""Columns of the table of the best kernels, and whether they hold numbers."""
 
 
 def best(data: CampaignData) -> Section:
@@ -172,7 +153,7 @@ def best(data: CampaignData) -> Section:
     several = len(results.types) > 1
     shown = [
         name
-        for name in _BEST_COLUMNS
+        for name in rows[0]
         if (several or name != "device type") and any(Cell.of(row[name]).text != "–" for row in rows)
     ]
     total = summary(found)
@@ -191,7 +172,6 @@ def best(data: CampaignData) -> Section:
                 caption="The best kernel of each problem",
                 columns=shown,
                 rows=[[row[name] for name in shown] for row in rows],
-                numbers=frozenset(name for name in shown if _BEST_COLUMNS[name]),
             )
         ],
         data={"summary": total, "found": [one.to_json() for one in found]},
@@ -310,5 +290,4 @@ def _tile_table(study: DeviceTiles) -> Table:
         caption=f"tiled on {study.device_type}: all problems, against tile {study.baseline} (geometric means)",
         columns=[columns[at] for at in shown],
         rows=[[row[at] for at in shown] for row in rows],
-        numbers=frozenset(columns),
     )

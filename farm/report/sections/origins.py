@@ -102,13 +102,11 @@ def _devices(origins: Sequence[Origin]) -> list[Table]:
             caption="Devices",
             columns=["device type", "device", "name", "host", "source", "rows", "from", "to"],
             rows=devices,
-            numbers=frozenset({"rows"}),
         ),
         Table(
             caption="How their rows were taken",
             columns=["device", "with power", "device time s", "clocks", "L2", "operands", "median ±%", "largest error"],
             rows=rows,
-            numbers=frozenset({"with power", "device time s", "median ±%", "largest error"}),
         ),
     ]
 
@@ -130,7 +128,6 @@ def _environments(origins: Sequence[Origin]) -> list[Table]:
             caption="Versions: operating system, driver, CUDA, libraries",
             columns=["what", "version", "rows"],
             rows=[(*key, rows) for key, rows in sorted(rows_of.items())],
-            numbers=frozenset({"rows"}),
         )
     ]
 
@@ -165,7 +162,6 @@ def _drift(watched: Sequence[SentinelSeries]) -> list[Table]:
                 )
                 for one in watched
             ],
-            numbers=frozenset({"sentinels", "latest ms", "drift %"}),
         )
     ]  # fmt: skip
 
