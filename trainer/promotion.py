@@ -8,7 +8,7 @@ model cannot predict counts 1. Less is better.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,7 @@ class Champion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided on a new version, and why. Every field is JSON as it stands."""
+    """What was decided on a new version, and why."""
 
     promoted: bool
     # False where the version is worth nothing: it leaked, or is no better than a baseline.
@@ -92,9 +92,6 @@ class Decision:
     champion: str | None = None
     champion_score: float | None = None
     better_in: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def losses(measured: pd.DataFrame, predicted: pd.DataFrame) -> _Array:

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from farm.api.results import Results
+from farm.broker.queues import queue_of_type
 from farm.campaign import KnownDevice, load, plan
 from farm.campaign.strategies import STRATEGIES
 from farm.charts import matplotlib_renderer, plotly_renderer
@@ -131,13 +132,16 @@ def test_a_health_rule_of_one_s_own_is_used() -> None:
         assert verdicts() == ["unknown", "differs"]
 
 
-def test_a_device_vendor_of_one_s_own_is_known_by_its_names() -> None:
+def test_a_device_vendor_of_one_s_own_is_known_by_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
     with unchanged_after(VENDORS):
         assert kind_named_by("amd-instinct-mi300x") is None
         run_example("Add a device vendor")
         assert kind_named_by("amd-instinct-mi300x") is DeviceKind.CUDA
         assert kind_named_by("recorded-amd-instinct-mi300x") is DeviceKind.CUDA
         vendor = vendor_of_type("amd-instinct-mi300x")
+        monkeypatch.setattr(type(vendor), "queue_prefix", "amd.")
+        assert queue_of_type("amd-instinct-mi300x") == "amd.amd-instinct-mi300x"
+        assert queue_of_type("nvidia-h200") == "gpu.nvidia-h200"
         assert vendor.is_named_by("amd-7f0c")
         assert "rocm-smi" in vendor.advice_on_power_limit("AMD-7f0c", "box", 750)
         assert vendor_of_type("nvidia-h200") is NVIDIA

@@ -103,8 +103,8 @@ def check(
     return diagnose(known, fleet, question or HealthQuery(), since=SINCE, until=UNTIL)
 
 
-def card(number: int, **more: object) -> Member:
-    return Member(id=number + 1, uuid=f"GPU-{number}", type="nvidia-h200", host="gpu01", **more)  # type: ignore[arg-type]
+def card(number: int, device_type: str = "nvidia-h200", **more: object) -> Member:
+    return Member(id=number + 1, uuid=f"GPU-{number}", type=device_type, host="gpu01", **more)  # type: ignore[arg-type]
 
 
 def verdicts(found: FleetReport) -> list[str]:
@@ -253,6 +253,13 @@ def test_the_last_row_of_a_configuration_counts() -> None:
     assert verdicts(check(slow_once, *(night(device) for device in range(4)))) == ["healthy"] * 4
     found = check(*(night(device, days_ago=3) for device in range(4)), night(2, slower=1.2, days_ago=1))
     assert verdicts(found)[2] == "slow"
+
+
+def test_governors_of_processors_are_no_locked_clocks() -> None:
+    nights = [night(device, clocks=int(device == 3)) for device in range(4)]
+    assert verdicts(check(*nights))[3] == "differs"
+    processors = check(*nights, members=[card(number, "cpu-amd-epyc-9575f") for number in range(4)])
+    assert "differs" not in verdicts(processors)
 
 
 def test_other_conditions_are_left_out_and_said() -> None:
