@@ -27,7 +27,7 @@ from farm.api import results as operations
 from farm.api.campaigns import CampaignChange, Progress, Submission, Submitted
 from farm.api.comparing import Compared, Comparing
 from farm.api.connecting import Farm, farm_of
-from farm.api.models import Asked, Predicted, Recommended
+from farm.api.models import Predicted, PredictQuery, Recommended
 from farm.api.operation import checked
 from farm.campaign import texts_named
 from farm.campaign.reading import text_of
@@ -206,7 +206,7 @@ class Client:
             device_type: may be left out where there is one model.
             version: a number or an alias; the champion if none.
         """
-        asked = checked(Asked, configurations=list(configurations), device_type=device_type, version=version)
+        asked = checked(PredictQuery, configurations=list(configurations), device_type=device_type, version=version)
         return self._farm.ask(models.predict, asked)
 
     def recommend(self, shape: str, **options: Any) -> Recommended:

@@ -1,4 +1,4 @@
-"""What operations work with: the farm's database and models, and on whose behalf."""
+"""The context of operations: the farm's database, its models, and the caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """The farm as one caller has it. The database is reached, or started, when it is first needed."""
+    """The farm for one caller. The database is opened, or started, at its first use."""
 
     def __init__(
         self,
@@ -35,14 +35,14 @@ class Access:
 
         Args:
             settings: Where the farm is.
-            who: Who asks. A name is a program of this account; none is the account itself.
-            opened: A session that is open already, and stays the caller's to close.
-            models: Pulled models, which are shared.
-            reports: Drawn reports, which are shared.
+            who: The caller. A name is a program of this account; None is the account itself.
+            opened: An open session, which the caller closes.
+            models: Loaded models, shared between callers.
+            reports: Rendered reports, shared between callers.
         """
         self.settings = settings
         self._who = who
-        # Where no session is open, none is opened for a question to a model: signatures need no database.
+        # A prediction opens no session: signatures need no database.
         trust = Trust(settings, None if opened is None else opened.engine)
         self.models = models or PulledModels(settings.tracking_uri, trust)
         self.reports = reports or ReportCache()
@@ -52,25 +52,25 @@ class Access:
 
     @cached_property
     def session(self) -> Session:
-        # Imported here: SQLAlchemy takes longer to import than a question to a model takes.
+        # Imported here: importing SQLAlchemy takes longer than a prediction.
         from farm.services.session import session
 
         return self._stack.enter_context(session())
 
     @cached_property
     def actor(self) -> Actor:
-        """Who asks, with which role, and from where."""
+        """The caller: name, role and origin."""
         from farm.db.audit import local_actor
 
         return local_actor(self._who) if self._who is None or isinstance(self._who, str) else self._who
 
     @property
     def who(self) -> str:
-        """The name of who asks, which signs what is done."""
+        """The caller's name, which is recorded with changes."""
         return self.actor.name
 
     def on_behalf_of(self, who: Actor) -> Access:
-        """The same farm for another caller, who closes nothing."""
+        """The same farm for another caller. Closing it closes nothing."""
         return Access(self.settings, who=who, opened=self.session, models=self.models, reports=self.reports)
 
     @contextmanager
@@ -81,7 +81,7 @@ class Access:
 
     @contextmanager
     def change(self, operation: Callable[..., Any]) -> Iterator[Change]:
-        """A transaction in which that operation changes the farm, and records what it changed: see `farm.db.audit`."""
+        """A transaction in which an operation changes the farm and records the change: see `farm.db.audit`."""
         from farm.api.operation import OPERATIONS
         from farm.db import audit
 

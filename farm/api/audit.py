@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, Download, InTable, made_file, operation
+from farm.api.operation import MAX_ID, Cli, Document, Download, InTable, made_file, operation
 from farm.db import audit
 from farm.db.states import Role, Way
 from farm.time_parsing import moment
 
-Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 Who = Annotated[str | None, Field(description="Only changes by this token or account.")]
 What = Annotated[str | None, Field(description="Only operations with this in their name: cancel, devices.")]
 On = Annotated[

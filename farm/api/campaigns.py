@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.leader import Leader, leader_of
-from farm.api.operation import LARGEST_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
 from farm.broker.queues import TRAIN_QUEUE
@@ -369,7 +369,7 @@ def list_(
     owner: Annotated[str | None, Field(description="only of this owner")] = None,
     search: Annotated[str | None, Field(description="only with this in the name")] = None,
     before: Annotated[
-        int | None, Field(description="only with an id before this one: the next page", ge=0, le=LARGEST_ID)
+        int | None, Field(description="only with an id before this one: the next page", ge=0, le=MAX_ID)
     ] = None,
     limit: Annotated[int, Field(ge=1, le=500)] = 50,
 ) -> list[ListedCampaign]:

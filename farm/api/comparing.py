@@ -22,7 +22,7 @@ SMALLER_IS_A_TIE_PCT = 1.0
 
 
 class Comparing(Document):
-    """What is to be compared; see docs/comparing.md."""
+    """The query of a comparison; see docs/comparing.md."""
 
     side: Annotated[list[str], Cli(metavar="GROUP", argument=True)] = Field(
         default=[],
@@ -64,7 +64,7 @@ class Comparing(Document):
         default=None,
         ge=0,
         le=1000,
-        description="Which groups are regressions than the baseline by more than that, in %, shown with 95% confidence. The "
+        description="Which groups are slower than the baseline by more than that, in %, shown with 95% confidence. The "
         "command ends with exit code 7 where one is.",
     )
     predict: bool = Field(
@@ -78,7 +78,7 @@ class Comparing(Document):
 
 
 class Filling(Comparing):
-    """The same as a body, which has types where a query has words."""
+    """The same query as a JSON body, which is validated strictly."""
 
     model_config = ConfigDict(strict=True)
 
@@ -91,12 +91,12 @@ class Compared(Document):
     confidence_of_bounds: float
     tie: float = Field(description="a smaller difference in time is a tie: 0.01 is 1%")
     predicting: bool
-    notes: list[str] = Field(description="what is not the same on all groups, and what was left out")
+    notes: list[str] = Field(description="differences between the groups' conditions, and what was left out")
     minor_notes: list[str] = Field(
-        default=[], description="versions of programs that compute nothing, and versions that rows do not tell"
+        default=[], description="differences in programs that compute nothing, and unknown versions"
     )
     sides: list[GroupComparison]
-    slower: list[Regression] | None = Field(default=None, description="where a check was asked for")
+    slower: list[Regression] | None = Field(default=None, description="if the query has a check")
 
 
 class ComparedAndFilled(Document):
@@ -124,37 +124,37 @@ def _document(found: Comparison, slower: list[Regression] | None = None) -> Comp
 
 
 @operation("GET", "/compare", seconds=120)
-def compare(access: Access, asked: Comparing) -> Compared:
+def compare(access: Access, query: Comparing) -> Compared:
     """Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."""
     # It loads numpy, which no other operation needs to wait for.
     from farm.compare import comparison
     from farm.compare.regression_check import regressions
 
     engine = access.session.engine
-    found = comparison.compare(engine, _query(access, asked))
-    return _document(found, None if asked.check is None else regressions(engine, found, by=asked.check / 100))
+    found = comparison.compare(engine, _compare_query(access, query))
+    return _document(found, None if query.check is None else regressions(engine, found, by=query.check / 100))
 
 
 @operation("GET", "/compare/pairs", sends="text/csv", seconds=120)
-def pairs(access: Access, asked: Comparing) -> Download:
+def pairs(access: Access, query: Comparing) -> Download:
     """Every pair of a comparison, as CSV."""
     from farm.compare import comparison
 
-    found = comparison.compare(access.session.engine, _query(access, asked))
+    found = comparison.compare(access.session.engine, _compare_query(access, query))
     with made_file("pairs.csv") as path:
         rows = found.write_csv(access.session.engine, path)
     return Download(path=path, media_type="text/csv", name="pairs.csv", rows=rows)
 
 
 @operation("POST", "/compare/fill", role=Role.SUBMIT, seconds=280)
-def fill(access: Access, asked: Filling) -> ComparedAndFilled:
+def fill(access: Access, query: Filling) -> ComparedAndFilled:
     """Submit what a group lacks and another has, as a campaign for each group; the same again adds nothing."""
     from farm.compare import missing_measurements
     from farm.compare.aggregation import aggregate
     from farm.compare.comparison import compare_groups
 
     engine = access.session.engine
-    data = aggregate(engine, _query(access, asked), filling=True)
+    data = aggregate(engine, _compare_query(access, query), filling=True)
     fills = []
     for one in missing_measurements.plan_fills(engine, data, owner=access.who):
         summary = one.summary
@@ -171,19 +171,19 @@ def fill(access: Access, asked: Filling) -> ComparedAndFilled:
     return ComparedAndFilled(fills=fills, compared=compared, nothing_shared=None)
 
 
-def _query(access: Access, asked: Comparing) -> CompareQuery:
+def _compare_query(access: Access, query: Comparing) -> CompareQuery:
     from farm.compare.aggregation import CompareQuery
 
-    if asked.mix_protocols and not asked.predict:
+    if query.mix_protocols and not query.predict:
         raise BadInput(detail="--mix-protocols needs --predict.")
     return CompareQuery(
-        groups=asked.side,
-        device_type=asked.type,
-        tie=asked.tie / 100,
-        prices=asked.price,
-        grams_per_kwh=asked.carbon,
-        predict_from=access.settings.tracking_uri if asked.predict else None,
-        **asked.model_dump(
+        groups=query.side,
+        device_type=query.type,
+        tie=query.tie / 100,
+        prices=query.price,
+        grams_per_kwh=query.carbon,
+        predict_from=access.settings.tracking_uri if query.predict else None,
+        **query.model_dump(
             include={"by", "campaign", "family", "dtype", "any_source", "mixed", "top", "mix_protocols"}
         ),
     )

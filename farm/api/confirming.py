@@ -1,4 +1,4 @@
-"""Measuring what a model recommends: the kernels that it ranks first, on a card of its device type."""
+"""Measuring recommendations: the kernels that a model ranks first, on a card of its device type."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Candidates(Document):
 
 
 class Confirmation(Document):
-    """What was measured of the candidates, and the campaign that measures the rest."""
+    """Measured candidates, and the campaign that measures the others."""
 
-    measured_ms: dict[str, float] = Field(description="by configuration; of several rows the median")
-    campaign: str | None = Field(description="none where every candidate was measured already")
+    measured_ms: dict[str, float] = Field(description="by configuration; the median if there are several rows")
+    campaign: str | None = Field(description="null if every candidate was measured already")
     digest: str | None
 
 
 @operation("POST", "/recommend/measured")
 def measured(access: Access, candidates: Candidates) -> Confirmation:
-    """What was measured of kernels on a device type under the default rules. Nothing is submitted."""
+    """Times of kernels that were measured on a device type under the default rules. Submits nothing."""
     found = _runtimes(access, candidates.device_type, list(map(Configuration.parse, candidates.configurations)))
     return Confirmation(measured_ms=found, campaign=None, digest=None)
 
@@ -53,9 +53,9 @@ def measured(access: Access, candidates: Candidates) -> Confirmation:
 @operation("POST", "/recommend/confirm", role=Role.SUBMIT)
 def confirm(access: Access, candidates: Candidates) -> Confirmation:
     """Submit the kernels that were not measured on a device type under the default rules, as a campaign of their own."""
-    asked = list(map(Configuration.parse, candidates.configurations))
-    found = _runtimes(access, candidates.device_type, asked)
-    left = [one for one in asked if one.canonical not in found]
+    configurations = list(map(Configuration.parse, candidates.configurations))
+    found = _runtimes(access, candidates.device_type, configurations)
+    left = [one for one in configurations if one.canonical not in found]
     if not left:
         return Confirmation(measured_ms=found, campaign=None, digest=None)
     with access.connect() as connection:
@@ -80,8 +80,8 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
     return Confirmation(measured_ms=found, campaign=campaign.name, digest=campaign.digest)
 
 
-def _runtimes(access: Access, device_type: str, asked: Sequence[Configuration]) -> dict[str, float]:
-    by_id = {one.id: one.canonical for one in asked}
+def _runtimes(access: Access, device_type: str, configurations: Sequence[Configuration]) -> dict[str, float]:
+    by_id = {one.id: one.canonical for one in configurations}
     with access.connect() as connection:
         found = configurations.runtimes(
             connection, list(by_id), device_type=device_type, rules=MeasuringRules().model_dump_json()

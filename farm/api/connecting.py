@@ -1,4 +1,4 @@
-"""Asking the farm: its database and registry from here, or its API from anywhere."""
+"""Connections to a farm: to its database and registry, or to its API."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ R = TypeVar("R")
 
 
 class Farm(Protocol):
-    """Whatever carries out operations."""
+    """Runs operations."""
 
     rows_at_once: int
-    """Rows of results that one answer may have."""
+    """Maximum rows of one result."""
 
     def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the operation answers. Raises what it raises; through the API, a `FarmError` with the same message."""
+        """Runs an operation and returns its result. Over the API, its errors are `FarmError` with the same message."""
         ...
 
 
 class Direct:
-    """Operations carried out in this process, on the farm's database and registry."""
+    """Runs operations in this process, on the farm's database and registry."""
 
     rows_at_once = sys.maxsize
 
@@ -42,7 +42,7 @@ class Direct:
 
 @contextmanager
 def farm_of(settings: Settings) -> Iterator[Farm]:
-    """The farm behind FARM_API_URL where that is set; else the one of this machine or of FARM_DATABASE_URL."""
+    """The farm behind FARM_API_URL if that is set; otherwise that of FARM_DATABASE_URL or of this machine."""
     if settings.api_url is not None:
         with remote_of(settings, settings.api_url) as remote:
             yield remote
@@ -53,7 +53,7 @@ def farm_of(settings: Settings) -> Iterator[Farm]:
 
 @contextmanager
 def remote_of(settings: Settings, url: str) -> Iterator[Remote]:
-    """The farm that a server has: with the token of the settings; else, for a server of this home, with its key."""
+    """The farm of a server, with the token of the settings or, for a server of this home, with its key."""
     from farm.api.remote import Remote
 
     token = None if settings.api_token is None else settings.api_token.get_secret_value()

@@ -1,4 +1,4 @@
-"""Devices and hosts: what each does now, and taking it out of work and back."""
+"""Devices and hosts: list, drain, quarantine, resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST = "host:"
 
 
 class DeviceLine(Document):
-    """A device in the list: what it is, what is heard of it and what it does. Ages are in seconds."""
+    """A device: identity, last heartbeat and current work. Ages are in seconds."""
 
     device_id: int
     uuid: str
@@ -35,7 +35,7 @@ class DeviceLine(Document):
     state_changed_at: datetime
     state_s: float
     presence: Presence
-    condition: str = Field(description="all that keeps it from work, in words; or live")
+    condition: str = Field(description="why it takes no work, as text; or live")
     last_seen_at: datetime | None
     silent_s: float | None
     vanished_at: datetime | None
@@ -60,9 +60,9 @@ class DeviceLine(Document):
 
 
 class Counted(Document):
-    """Devices by what is heard of them. Those that take work are busy or idle."""
+    """Numbers of devices. Devices that take work are busy or idle."""
 
-    announced: int = Field(description="all that were ever announced by a worker")
+    announced: int = Field(description="devices that a worker ever announced")
     live: int
     busy: int
     idle: int
@@ -73,13 +73,13 @@ class Counted(Document):
 
 
 class Versions(Document):
-    """What workers run."""
+    """Versions of the farm that workers run."""
 
     skew: str | None = Field(description="which hosts run which version, where live workers run more than one")
 
 
 class ContendedDevice(Document):
-    """A device that two farm-workers wanted to serve lately, or on which two measured at the same time."""
+    """A device that two farm-workers tried to serve lately, or on which two measured at the same time."""
 
     device_id: int
     uuid: str
@@ -90,9 +90,9 @@ class ContendedDevice(Document):
     contended_at: datetime | None = Field(
         description="when another farm-worker was refused last, in the last 10 minutes"
     )
-    contended_by: str | None = Field(description="which one that was")
-    overlapped_rows: int = Field(description="rows that two measured at the same time; they are no results")
-    text: str = Field(description="what is wrong, in words")
+    contended_by: str | None = Field(description="the refused farm-worker")
+    overlapped_rows: int = Field(description="rows that two measured at the same time; they do not count as results")
+    text: str = Field(description="the problem, as text")
 
 
 class ExcludedDevice(Document):
@@ -104,13 +104,13 @@ class ExcludedDevice(Document):
     host: str
     state: DeviceState
     reason: str | None
-    state_s: float = Field(description="for how many seconds")
+    state_s: float = Field(description="seconds in this state")
     presence: Presence
-    text: str = Field(description="all that keeps it from work, in words")
+    text: str = Field(description="why it takes no work, as text")
 
 
 class Names(Document):
-    """By what devices can be named, of all that were ever announced or imported."""
+    """Names of all devices that were ever announced or imported."""
 
     types: list[str]
     hosts: list[str]
@@ -140,7 +140,7 @@ class DeviceSet(Document):
     state: DeviceState
     reason: str | None
     changed: bool
-    batch_id: int | None = Field(description="what it holds")
+    batch_id: int | None = Field(description="the batch that it holds")
     presence: Presence
     presence_text: str
 
@@ -177,10 +177,10 @@ def list_(
 
 @operation("GET", "/devices/counts")
 def counts(access: Access) -> Counted:
-    """How many devices there are, and how many of them work, idle, are silent, or are kept from work."""
+    """Count devices by state: busy, idle, silent, on probation, drained, quarantined."""
     with access.connect() as connection:
         known = progress.devices(connection, silent_after=access.silent_after)
-    # What was measured elsewhere has no worker.
+    # Imported devices have no worker.
     known = [device for device in known if device.presence is not Presence.IMPORTED]
     able = [device for device in known if device.takes_work]
     return Counted(
@@ -204,7 +204,7 @@ def versions(access: Access) -> Versions:
 
 @operation("GET", "/devices/contended")
 def contended(access: Access) -> list[ContendedDevice]:
-    """Devices that two farm-workers wanted to serve lately, or on which two measured at the same time."""
+    """Devices that two farm-workers tried to serve lately, or on which two measured at the same time."""
     with access.connect() as connection:
         found = device_sessions.contended(connection)
     return [ContendedDevice.model_validate(one) for one in found]
@@ -229,7 +229,7 @@ def excluded(access: Access) -> list[ExcludedDevice]:
 
 @operation("GET", "/devices/names")
 def names(access: Access) -> Names:
-    """What devices are named by: their types, their hosts and their UUIDs."""
+    """Types, hosts and UUIDs of devices."""
     with access.connect() as connection:
         known = progress.devices(connection, silent_after=access.silent_after)
     return Names(
@@ -241,13 +241,13 @@ def names(access: Access) -> Names:
 
 @operation("POST", "/devices/drain", role=Role.OPERATE)
 def drain(access: Access, chosen: Which) -> list[DeviceSet]:
-    """Give devices no more work. What they hold they finish. It lasts until they are resumed."""
+    """Give devices no new work until they are resumed. They finish their batches."""
     return _set(access, drain, chosen, DeviceState.DRAINED)
 
 
 @operation("POST", "/devices/quarantine", role=Role.OPERATE)
 def quarantine(access: Access, chosen: Which) -> list[DeviceSet]:
-    """Stop using devices: the job in hand is finished, the rest goes elsewhere. It lasts until they are resumed."""
+    """Stop using devices until they are resumed. They finish their current job; other devices get the rest."""
     return _set(access, quarantine, chosen, DeviceState.QUARANTINED)
 
 
@@ -260,7 +260,7 @@ def resume(access: Access, chosen: Which) -> list[DeviceSet]:
 def _set(
     access: Access, operation: Callable[[Access, Which], list[DeviceSet]], asked: Which, state: DeviceState
 ) -> list[DeviceSet]:
-    """All the devices or, where one is unknown or ambiguous, none."""
+    """Sets the state of all chosen devices or, if one is unknown or ambiguous, of none."""
     with access.change(operation) as change:
         chosen = select(progress.devices(change.connection, silent_after=access.silent_after), asked.which)
         done = [_set_one(change.connection, device, state, asked.reason, who=access.who) for device in chosen]
@@ -294,7 +294,7 @@ def _set_one(connection: Any, device: DeviceNow, state: DeviceState, reason: str
 
 
 def select(known: Sequence[DeviceNow], which: Sequence[str]) -> list[DeviceNow]:
-    """The devices that are named, each once, in the order of their names.
+    """The named devices, each once, in the order of their names.
 
     Raises `UnknownDevice`, `UnknownHost`, `AmbiguousDevice`.
     """

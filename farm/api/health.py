@@ -1,4 +1,4 @@
-"""The fleet_health of the fleet: which devices are slow, hot, throttled or power-capped, since when, and how sure that is."""
+"""The health of the fleet: which devices are slow, hot, throttled or power-capped, since when, and how sure that is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.time_parsing import moment
 
 
 class FleetHealth(Document):
-    """The fleet_health of a fleet in a window of time: a verdict for each device, and what it rests on."""
+    """The health of a fleet in a window of time: a verdict for each device, and what it rests on."""
 
     unwell: int = Field(description="devices that need a look")
     since: datetime
@@ -26,7 +26,7 @@ class FleetHealth(Document):
     notes: list[str]
 
 
-@operation("GET", "/fleet_health")
+@operation("GET", "/health")
 def show(
     access: Access,
     *,
@@ -54,7 +54,7 @@ def show(
     ] = 100 * ALPHA,
     any_source: Annotated[bool, Field(description="Recorded and imported rows too, to try it out.")] = False,
 ) -> FleetHealth:
-    """Check the fleet_health of devices: each is compared with its peers and with its own past."""
+    """Check the health of devices: each is compared with its peers and with its own past."""
     from farm.compare.health.fleet_query import (
         fleet_health,  # it loads numpy, which no other operation needs to wait for
     )

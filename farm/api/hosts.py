@@ -10,24 +10,26 @@ from pydantic import Field
 from sqlalchemy import text
 
 from farm.api.access import Access
-from farm.api.operation import Cli, Document, operation
+from farm.api.operation import Cli, Document, InTable, operation
 from farm.db import roles, worker_logins
 from farm.db.states import Role
 from farm.errors import BadRole
 from farm.services import host_settings
 from farm.settings import Settings
 
-HostName = Annotated[str, Field(description="The host's name, as farm devices shows it."), Cli(argument=True)]
+HostName = Annotated[
+    str, Field(description="The host's name, as farm devices shows it."), Cli(argument=True, metavar="NAME")
+]
 
 
 class HostLine(Document):
     """A login of a worker host. host null: it acts for every host."""
 
-    login: str
-    host: str | None
-    created_at: datetime
-    devices: int
-    last_seen_at: datetime | None
+    login: Annotated[str, InTable(folds=True)]
+    host: Annotated[str | None, InTable(folds=True, text=lambda host: host or "every host")]
+    created_at: Annotated[datetime, InTable("made", priority=2)]
+    devices: Annotated[int, InTable(text=lambda devices: devices or None)]
+    last_seen_at: Annotated[datetime | None, InTable("last heartbeat", priority=1)]
 
 
 class NewHost(Document):

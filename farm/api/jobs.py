@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.campaigns import ConfigurationColumns, Counts, Name, steerable
-from farm.api.operation import LARGEST_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.api.submitting import check_quota
 from farm.db import batches, campaigns, jobs, progress
 from farm.db.engine import take_time
@@ -25,9 +25,9 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.repro import repro_command
 
-Id = Annotated[int, Field(ge=0, le=LARGEST_ID)]
+Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 
-MOST_JOBS = 100_000
+MAX_JOBS = 100_000
 """Jobs of one answer."""
 
 
@@ -106,7 +106,7 @@ def list_(
         Field(description="Only this job, by its id; may be repeated."),
         Cli(("--job", "-j")),
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MOST_JOBS, description="At most so many jobs."), Cli(("--limit", "-n"))] = 50,
+    limit: Annotated[int, Field(ge=1, le=MAX_JOBS, description="At most so many jobs."), Cli(("--limit", "-n"))] = 50,
 ) -> list[Job]:
     """Jobs of a campaign: state, attempts, last error, and a command that measures each alone, where it failed."""
     with access.connect() as connection:

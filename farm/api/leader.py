@@ -1,4 +1,4 @@
-"""The leader: which coordinator leads, and what keeps it from its work."""
+"""The leader: which coordinator leads, and what blocks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from farm.db import leadership, locks, obstacles
 
 
 class FailingStep(Document):
-    """A step of the leader's turns that fails, or that has not ended for long. The others run all the same."""
+    """A step of the leader that fails, or that has run for long. The other steps run."""
 
     step: str
     error: str
@@ -23,7 +23,7 @@ class FailingStep(Document):
 
 
 class LockHolder(Document):
-    """A session of Postgres that has held locks on tables of the farm for more than some seconds."""
+    """A Postgres session that has held locks on tables of the farm for more than a few seconds."""
 
     pid: int = Field(description="of its server process")
     program: str = Field(description="as it calls itself (`application_name`)")
@@ -31,14 +31,14 @@ class LockHolder(Document):
     host: str | None = Field(description="its address; none: it is on the database's own host")
     since: datetime | None = Field(description="when its transaction began; none: the farm's role may not know")
     held_s: float | None
-    idle: bool = Field(description="whether it stands still in the middle of its transaction")
+    idle: bool = Field(description="whether it is idle in a transaction")
     tables: list[str]
     how_to_end: str = Field(description="the SQL that ends the session, and with it its locks")
     text: str = Field(description="the same in words")
 
 
 class Leader(Document):
-    """The coordinator that leads. Where none does: the one that led last."""
+    """The coordinator that leads or, if none does, the last one."""
 
     leads: bool
     term: int = Field(description="each leader has a higher one; 0: no coordinator ever led")
@@ -56,16 +56,16 @@ class Leader(Document):
     obstacle: str | None = Field(
         default=None, description="what keeps every coordinator from leading, and what to do; none: nothing is known to"
     )
-    text: str = Field(description="who leads, or that none does, in words")
+    text: str = Field(description="which coordinator leads, as text")
 
 
 def leader_of(connection: Connection) -> Leader:
-    """The leader as of now, with what may keep it from its work."""
+    """The present leader, with what may block it."""
     leader, holders, read_only = leadership.read(connection), locks.holders(connection), obstacles.read_only(connection)
     obstacle = obstacles.of_leading(read_only=read_only, holders=holders)
     return Leader(
         **{**asdict(leader), "failing": [FailingStep(**asdict(one), text=one.text) for one in leader.failing]},
-        lock_holders=[LockHolder(**{name: getattr(one, name) for name in LockHolder.model_fields}) for one in holders],
+        lock_holders=[LockHolder.model_validate(one) for one in holders],
         read_only=None if read_only is None else str(read_only),
         obstacle=obstacle,
         text=leader.text(obstacle),

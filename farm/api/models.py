@@ -1,4 +1,4 @@
-"""The registered models, and what they say of a GEMM."""
+"""Registered models, and their predictions for GEMMs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ VersionAsked = Annotated[
 Reason = Annotated[str | None, Field(description="Why; kept in the model's history.")]
 
 
-MOST_ASKED = 200_000
-"""Configurations in one question."""
+MAX_CONFIGURATIONS = 200_000
+"""Configurations in one prediction."""
 
 
 class ModelLine(Document):
@@ -68,7 +68,7 @@ class ModelLine(Document):
 
 
 class AnsweringModel(Document):
-    """The version that answers: how good it is, whether it is the champion, and what it learned from."""
+    """The version that predicts: its errors, whether it is the champion, and its training rows."""
 
     name: str
     version: str
@@ -110,28 +110,28 @@ class AnsweringModel(Document):
 
 
 class ModelNow(ModelLine):
-    """All that the registry knows of a version."""
+    """Everything the registry knows about a version."""
 
     metrics: registry.Metrics = Field(description="fold kind, target, name of the number")
     champions: list[PromotionRecord]
     card: str | None = Field(default=None, description="the model card, in Markdown")
 
 
-class Asked(Document):
+class PredictQuery(Document):
     """What to predict: configurations, or rows of a table of them."""
 
     configurations: Annotated[list[str], Cli(argument=True)] = Field(
         default=[],
-        max_length=MOST_ASKED,
+        max_length=MAX_CONFIGURATIONS,
         description='Configurations, as in "tiled(tile=16) 512x512x512 f32".',
         examples=[["tiled(tile=16) 512x512x512 f32"]],
     )
     rows: list[dict[str, Any]] = Field(
         default=[],
-        max_length=MOST_ASKED,
+        max_length=MAX_CONFIGURATIONS,
         description="objects with m, n, k, ab, cd, acc, layout, family and its parameters",
     )
-    rows_from: str = Field(default="", description="what errors call those rows")
+    rows_from: str = Field(default="", description="the name of the rows in error messages")
     device_type: TypeAsked = None
     version: VersionAsked = None
 
@@ -163,19 +163,17 @@ class Promoted(Document):
 
 
 class Predicted(Document):
-    """What a model says."""
+    """Predictions of a model."""
 
     model: str
     version: str
     answered_by: AnsweringModel
     predictions: list[Prediction]
-    rows: list[dict[str, Any]] = Field(
-        default=[], description="the rows that were asked about, with what the model says"
-    )
+    rows: list[dict[str, Any]] = Field(default=[], description="the rows of the request, with predictions")
 
 
 class Recommended(Document):
-    """Kernels for a problem, the best first, by a model."""
+    """Kernels for a problem, ranked by a model, the best first."""
 
     model: str
     version: str
@@ -200,7 +198,7 @@ class CostOn(Document):
     )
     rank: int | None = Field(default=None, description="from 1, in its group; none where the model cannot say")
     found: Recommendation | None
-    why_not: str | None = Field(default=None, description="where the model cannot say")
+    why_not: str | None = Field(default=None, description="why the model has no prediction")
 
 
 @operation("GET", "/models")
@@ -210,7 +208,7 @@ def list_(access: Access) -> list[ModelLine]:
 
 
 def _line(model: ModelInfo) -> ModelLine:
-    return ModelLine(**{name: getattr(model, name) for name in ModelLine.model_fields})
+    return ModelLine.model_validate(model)
 
 
 @operation("GET", "/models/{name}")
@@ -266,29 +264,29 @@ def promote(access: Access, name: Name, promotion: Promotion) -> Promoted:
 
 
 @operation("POST", "/models/{name}/rollback", role=Role.OPERATE)
-def rollback(access: Access, name: Name, wish: Rollback) -> Promoted:
+def rollback(access: Access, name: Name, rollback_request: Rollback) -> Promoted:
     """Make the champion before the present one the champion again."""
     with access.change(rollback) as change:
-        model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=wish.reason)
+        model, taken_back = registry.rollback(access.settings.tracking_uri, name, reason=rollback_request.reason)
         change.record(
             "model", f"{model.name}/{model.version}",
-            before={"champion": taken_back.version}, after={"champion": model.version, "reason": wish.reason},
+            before={"champion": taken_back.version}, after={"champion": model.version, "reason": rollback_request.reason},
         )  # fmt: skip
     return Promoted(champion=_line(model), changed=True, instead_of=taken_back.version)
 
 
 @operation("POST", "/predict", seconds=60)
-def predict(access: Access, question: Asked) -> Predicted:
+def predict(access: Access, prediction: PredictQuery) -> Predicted:
     """Predict time, power, energy and TFLOP/s with the registered model of a device type."""
-    rows_from = question.rows_from or "the rows"
-    registry.require_few_columns(question.rows, rows_from)
-    configurations = [Configuration.parse(text) for text in question.configurations]
-    info, model = access.models.pull(question.device_type, question.version)
+    rows_from = prediction.rows_from or "the rows"
+    registry.require_few_columns(prediction.rows, rows_from)
+    configurations = [Configuration.parse(text) for text in prediction.configurations]
+    info, model = access.models.pull(prediction.device_type, prediction.version)
     rows = []
-    if question.rows:
+    if prediction.rows:
         import pandas as pd
 
-        table = pd.DataFrame.from_records(question.rows)
+        table = pd.DataFrame.from_records(prediction.rows)
         rows = registry.records(registry.predict_table(model, table, path=rows_from))
     return Predicted(
         model=info.name,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PREFIX = "/api/v1"
 """Where the API begins. A change that breaks its users begins another."""
 
-LARGEST_ID = 2**63 - 1
+MAX_ID = 2**63 - 1
 """Ids are 64-bit integers."""
 
 Method = Literal["GET", "POST"]

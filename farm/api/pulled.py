@@ -1,4 +1,4 @@
-"""Models that were pulled, kept for the next question."""
+"""Loaded models, kept for the next prediction."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import OrderedDict
 from farm import registry
 from farm.errors import BadInput, NoSuchModel
 
-MOST = 8
-"""Models held at a time. One is some megabytes on disk, and some tens of them in memory."""
+MAX_MODELS = 8
+"""Models in memory at a time. A model has a few megabytes on disk, and tens of megabytes in memory."""
 
 
 class PulledModels:
-    """Registered models by version, which never change. Safe to share between threads."""
+    """Registered models by version. A version never changes. Safe to share between threads."""
 
     def __init__(self, uri: str, trust: registry.Trust) -> None:
         self._uri = uri
@@ -22,7 +22,7 @@ class PulledModels:
         self._held: OrderedDict[tuple[str, str], registry.Model] = OrderedDict()
 
     def pull(self, device_type: str | None, version: str | None) -> tuple[registry.ModelInfo, registry.Model]:
-        """The model of a device type, or the only one: the champion, or the newest one, unless a version is given.
+        """Loads the model of a device type, or the only model. Without a version, the champion or, without one, the newest.
 
         Raises `NoSuchModel`, `BadInput`, `ModelRefused`.
         """
@@ -37,7 +37,7 @@ class PulledModels:
             if key not in self._held:
                 self._held[key] = registry.load(self._uri, info, self.trust)
             self._held.move_to_end(key)
-            while len(self._held) > MOST:
+            while len(self._held) > MAX_MODELS:
                 self._held.popitem(last=False)
             return self._held[key]
 

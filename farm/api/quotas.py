@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from sqlalchemy import Connection
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, InTable, operation
+from farm.api.operation import MAX_ID, Cli, Document, InTable, operation
 from farm.db import campaigns, quotas
 from farm.db.quotas import MAX_PRIORITY, MIN_PRIORITY, OwnerLimits
 from farm.db.states import Role
@@ -39,7 +39,7 @@ class QuotaLimits(Document):
     """The work that an owner may have in progress; null: no limit."""
 
     open_jobs: Annotated[int | None, InTable("open jobs, limit", text=_limit_text)] = Field(
-        strict=True, ge=0, le=LARGEST_ID, description="Jobs that wait or run; none: no limit."
+        strict=True, ge=0, le=MAX_ID, description="Jobs that wait or run; none: no limit."
     )
     device_seconds: Annotated[float | None, InTable("device time, limit", "h", text=hours_text)] = Field(
         strict=True, ge=0, le=MAX_SECONDS, description="Estimated device time in progress, an upper estimate."

@@ -1,4 +1,4 @@
-"""The farm over HTTP: an operation becomes a request, and an error the same error."""
+"""The client of the API: an operation becomes a request, and an error response a `FarmError`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import farm
 from farm.addresses import is_loopback, port_of
 from farm.api.access import Access
 from farm.api.operation import FILE, OPERATIONS, PREFIX, Download, made_file
-from farm.api.results import MOST_ROWS
+from farm.api.results import MAX_ROWS
 from farm.errors import (
     ApiMoved,
     ApiRefused,
@@ -63,18 +63,18 @@ class Body:
 
 CONNECT_SECONDS = 10.0
 MAX_DOCUMENT_BYTES = 1 << 28
-"""Of an answer that is held in memory. A page of the most rows has a tenth of it."""
+"""Of a response that is held in memory. The largest page of rows has a tenth of it."""
 
 MAX_DOWNLOAD_BYTES = 1 << 32
-"""Of a file. Every pair of a comparison of a million rows has a tenth of it."""
+"""Of a file. The pairs of a comparison of a million rows have a tenth of it."""
 
 MAX_ERROR_BYTES = 1 << 20
 
-ANSWER_SECONDS = 300.0
-"""A comparison of millions of rows, or a model that is loaded for the first time, takes a while."""
+RESPONSE_SECONDS = 300.0
+"""Comparisons of millions of rows, and the first use of a model, take a while."""
 
 
-class Answered(FarmError):
+class RemoteError(FarmError):
     """{message}"""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -83,9 +83,9 @@ class Answered(FarmError):
 
 
 class Remote:
-    """Operations carried out by a server of the farm."""
+    """Runs operations on a server of the farm."""
 
-    rows_at_once = MOST_ROWS
+    rows_at_once = MAX_ROWS
 
     def __init__(self, url: str, *, token: str | None, client: httpx.Client | None = None) -> None:
         """Raises `BadServiceUrl`, `TokenInTheClear`. A `client` is for tests."""
@@ -111,7 +111,7 @@ class Remote:
         self.has_token = token is not None
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        timeout = httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
         # A proxy of the environment would read what is sent over plain HTTP. Over HTTPS it sees only where it goes.
         self._client = client or httpx.Client(timeout=timeout, trust_env=encrypted)
         self._client.headers.update(headers)
@@ -120,7 +120,7 @@ class Remote:
         self._client.close()
 
     def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the server answers. Raises `FarmError` with the server's message and exit code, or one of those above."""
+        """Runs an operation on the server and returns its result. Raises `FarmError` with the server's message and exit code."""
         known = OPERATIONS[operation]
         bound = inspect.signature(operation).bind(None, *args, **kwargs)
         path, query, body = known.path, Query(), Body()
@@ -150,7 +150,7 @@ class Remote:
         return answer
 
     def sign_in_code(self) -> str | None:
-        """A code for one sign-in of a browser as this client. None where the server needs no sign-in."""
+        """A code that signs a browser in once as this client; None if the server requires no sign-in."""
         response = self._request("POST", "/sign-in/codes", Query(), Body())
         try:
             code = response.json()["code"]
@@ -174,7 +174,7 @@ class Remote:
     def _receive(
         self, method: str, path: str, query: Query, body: Body, to: IO[bytes], max_bytes: int
     ) -> httpx.Headers:
-        """Writes the content of an answer, of at most so many bytes when it is unpacked. Raises what the server answers else."""
+        """Writes the content of a response, of at most `max_bytes` when it is unpacked. Raises the error of an error response."""
         try:
             with (
                 body.opened() as content,
@@ -216,11 +216,11 @@ class Remote:
             return OtherApi(url=self.url, version=farm.__version__, why=why)
         if response.status_code in (401, 403):
             return ApiRefused(url=self.url, why=message)
-        return Answered(message, exit_code)
+        return RemoteError(message, exit_code)
 
 
 def _origin_of(location: str) -> str:
-    """Scheme, host and port of where a server points to, which may be anything."""
+    """Scheme, host and port of a redirect, which may be any text."""
     try:
         parts = urlsplit(location)
         found = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else "another path"
@@ -230,7 +230,7 @@ def _origin_of(location: str) -> str:
 
 
 def _query(given: Mapping[str, Any]) -> Query:
-    """Lists are given again and again, and None is not given."""
+    """Query parameters: a list repeats its name, and None is left out."""
     return [
         (name, str(one).lower() if isinstance(one, bool) else str(one))
         for name, value in given.items()

@@ -1,4 +1,4 @@
-"""Pages of reports that were drawn before, for those who visit them again."""
+"""Cache of rendered report pages."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
 MAX_PAGES = 8
-"""Pages that are kept at a time. One has up to some 6 MB."""
+"""Pages in the cache. A page has up to 6 MB."""
 
 
 class ReportCache:
-    """The pages that were asked for last, by all that they are made of. Safe to share between threads."""
+    """The most recently used pages, by the versions of their data. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pages: OrderedDict[Hashable, str] = OrderedDict()
 
     def page(self, key: Hashable, draw: Callable[[], str]) -> str:
-        """The page with that key: the one that is kept, or what `draw` returns."""
+        """The page of that key: from the cache, or the result of `draw`."""
         with self._lock:
             if key in self._pages:
                 self._pages.move_to_end(key)

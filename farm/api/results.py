@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from farm.api.access import Access
 from farm.api.campaigns import CampaignOutcome, Name
 from farm.api.devices import HOST, select
-from farm.api.operation import LARGEST_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import measuring_rules as measuring
@@ -31,7 +31,7 @@ from farm.time_parsing import moment
 if TYPE_CHECKING:
     from farm.api.connecting import Farm
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rows of one answer of the API."""
 
 
@@ -182,9 +182,9 @@ def rows(
     commands: Annotated[bool, Field(description="with a line for each row that measures it again")] = False,
     after: Annotated[
         int | None,
-        Field(description="only rows with an id after this: the next page, in their order", ge=0, le=LARGEST_ID),
+        Field(description="only rows with an id after this: the next page, in their order", ge=0, le=MAX_ID),
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MOST_ROWS)] = 1000,
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 1000,
 ) -> Results:
     """Measurements: every column of those that match."""
     if sort.removeprefix("-") not in EXPORTED:

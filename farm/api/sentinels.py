@@ -16,7 +16,7 @@ from farm.formatting import some_of
 
 
 class SentinelNow(Document):
-    """What the sentinels of one device say; times in ms, drift in percent. `since` is when the first one landed."""
+    """Drift of one device. Times are in ms, drift is in percent. `since` is the time of the first sentinel."""
 
     device_uuid: str
     device_type: str
@@ -48,7 +48,7 @@ def list_(
         str | None, Field(description="One device: its UUID, or how it begins."), Cli(("--device", "-d"))
     ] = None,
 ) -> list[SentinelNow]:
-    """Do devices drift? Each measures a fixed GEMM, its sentinel, now and then while it works for a campaign."""
+    """Show the drift of devices. Each measures a fixed GEMM, its sentinel, at intervals during a campaign."""
     with access.connect() as connection:
         campaign_id = None if campaign is None else campaigns.find(connection, campaign)["id"]
         seen = sentinels.series_of_devices(connection, campaign_id=campaign_id)
@@ -62,7 +62,7 @@ def list_(
 
 
 def sentinel_now(one: SentinelSeries) -> SentinelNow:
-    """The document of what one device's sentinels say."""
+    """The document of one device's sentinels."""
     kept = ("device_uuid", "device_type", "host", "campaign", "n", "ratio", "flagged", "drifts_since", "latest_ms")
     first = one.rows[0]
     return SentinelNow(

@@ -8,27 +8,29 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, InTable, operation
 from farm.db import web_sessions
 from farm.db.states import Role
 
-SessionId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+SessionId = Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
 class SessionLine(Document):
     """A browser that is or was signed in. The database has only the hash of the session's secret."""
 
-    id: int
-    name: str = Field(description="of the token or login")
-    role: Role
-    origin: str = Field(description="scheme, host and port at which the browser signed in")
-    address: str
-    browser: str
-    created_at: datetime
-    last_used_at: datetime
-    expires_at: datetime
-    ended_at: datetime | None
-    valid: bool
+    id: Annotated[int, InTable()]
+    name: Annotated[str, InTable("who", folds=True)] = Field(description="of the token or login")
+    role: Annotated[Role, InTable()]
+    origin: Annotated[str, InTable("at", folds=True, priority=4)] = Field(
+        description="scheme, host and port at which the browser signed in"
+    )
+    address: Annotated[str, InTable("from", priority=2)]
+    browser: Annotated[str, InTable(folds=True, priority=5)]
+    created_at: Annotated[datetime, InTable("signed in", priority=3)]
+    last_used_at: Annotated[datetime, InTable("last used", priority=1)]
+    expires_at: Annotated[datetime, InTable("until")]
+    ended_at: Annotated[datetime | None, InTable("ended")]
+    valid: Annotated[bool, InTable(text=lambda valid: "yes" if valid else "no")]
 
 
 class SessionChoice(Document):

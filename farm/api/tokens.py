@@ -8,25 +8,29 @@ from typing import Annotated
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Cli, Document, operation
+from farm.api.operation import Cli, Document, InTable, operation
 from farm.db import tokens
 from farm.db.states import Role
 from farm.time_parsing import duration
 
-TokenName = Annotated[str, Field(description="The token's name.")]
+TokenName = Annotated[str, Field(description="The token's name."), Cli(argument=True, metavar="NAME")]
 
 
 class TokenLine(Document):
     """A token. The database has only the hash of the token itself."""
 
-    name: str
-    role: Role
-    created_by: str
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None
-    valid: bool = Field(description="until it expires or is revoked")
+    name: Annotated[str, InTable(folds=True)]
+    role: Annotated[Role, InTable()]
+    created_by: Annotated[str, InTable("made by", folds=True, priority=2)]
+    created_at: Annotated[datetime, InTable("made", priority=3)]
+    expires_at: Annotated[
+        datetime | None, InTable("expires", text=lambda at: f"{at:%Y-%m-%d %H:%M}" if at else "never")
+    ]
+    revoked_at: Annotated[datetime | None, InTable("revoked")]
+    last_used_at: Annotated[datetime | None, InTable("last used", priority=1)]
+    valid: Annotated[bool, InTable(text=lambda valid: "yes" if valid else "no")] = Field(
+        description="until it expires or is revoked"
+    )
 
 
 class NewToken(Document):

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import NoResultFound
 
 from farm.api.access import Access
-from farm.api.operation import LARGEST_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.db import campaigns, trainings
 from farm.db.audit import Change
 from farm.db.states import Role, TrainingState
@@ -74,7 +74,7 @@ def _request(change: Change, device_type: str, *, any_source: bool) -> int:
 
 
 @operation("GET", "/trainings/{training}")
-def show(access: Access, training: Annotated[int, Field(ge=1, le=LARGEST_ID)]) -> TrainingNow:
+def show(access: Access, training: Annotated[int, Field(ge=1, le=MAX_ID)]) -> TrainingNow:
     """A training: its state, its progress, and the model that it made."""
     with access.connect() as connection:
         return _now(connection, training)

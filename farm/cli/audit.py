@@ -11,10 +11,10 @@ import typer
 
 from farm.api import audit as operations
 from farm.api import farm_of
-from farm.api.audit import AuditLine, Trim
+from farm.api.audit import AuditLine, Trimmed
 from farm.atomic_write import require_new
 from farm.cli.files import ForceOption
-from farm.cli.options import takes
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.result_table import ResultTable, values_text
 from farm.errors import BadInput
@@ -99,8 +99,8 @@ def export(
 
 
 @app.command()
-@takes(Trim)
-def trim(trimming: Trim, *, as_json: JsonOption = False) -> None:
+@asks(operations.trim)
+def trim(done: Trimmed) -> None:
     """Remove old rows permanently. Only the owner of the database can do this, and the audit records it.
 
     Nothing else removes rows. Export them first if you must keep them.
@@ -108,9 +108,4 @@ def trim(trimming: Trim, *, as_json: JsonOption = False) -> None:
     Examples:
         farm audit trim --before 365d
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(operations.trim, trimming)
-    if as_json:
-        emit_json(done)
-    else:
-        console.print(f"{done.removed:,} rows from before {done.before:%Y-%m-%d %H:%M} UTC were removed.")
+    console.print(f"{done.removed:,} rows from before {done.before:%Y-%m-%d %H:%M} UTC were removed.")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from farm.api import farm_of
 from farm.api import jobs as operations
-from farm.api.jobs import MOST_JOBS, Job, Retried
+from farm.api.jobs import MAX_JOBS, Job, Retried
 from farm.cli.hints import pasteable
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
@@ -38,7 +38,7 @@ def jobs(
         farm jobs --campaign quickstart --job 17
     """
     with farm_of(settings()) as farm:
-        shown = farm.ask(operations.list_, campaign, **{**query, **({"limit": MOST_JOBS} if all_ else {})})
+        shown = farm.ask(operations.list_, campaign, **{**query, **({"limit": MAX_JOBS} if all_ else {})})
     if as_json:
         emit_json(shown)
         return

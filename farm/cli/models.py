@@ -10,7 +10,7 @@ import typer
 from farm import registry
 from farm.api import Direct, farm_of
 from farm.api import models as operations
-from farm.api.models import Asked, ModelLine, ModelNow, Promoted
+from farm.api.models import ModelLine, ModelNow, PredictQuery, Promoted
 from farm.atomic_write import own_name
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json
@@ -174,9 +174,9 @@ def rollback(done: Promoted) -> None:
     console.print(f"{champion.name} version {champion.version} is the champion again, instead of {done.instead_of}.")
 
 
-@takes(Asked, without=("rows", "rows_from"))
+@takes(PredictQuery, without=("rows", "rows_from"))
 def predict(
-    request: Asked,
+    request: PredictQuery,
     *,
     shape: Annotated[str | None, typer.Option("--shape", help="m x n x k, as in 512x512x1024.")] = None,
     types: Annotated[str, typer.Option("--dtype", help="Element types, with --shape.")] = "f32",

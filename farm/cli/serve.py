@@ -75,7 +75,7 @@ def serve(
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing
     from farm.web import serving
-    from farm.web.app import AT_A_TIME
+    from farm.web.app import MAX_THREADS
 
     if (certificate is None) is not (key is None):
         raise ServingRefused(detail="--certificate and --key go together.")
@@ -85,7 +85,7 @@ def serve(
     serving.require_safe(host, tokens=bool(tokens), encrypted=encrypted)
     with (
         serving.listening(host, port) as listener,
-        session(statements=ASKING, connections=AT_A_TIME) as opened,
+        session(statements=ASKING, connections=MAX_THREADS) as opened,
     ):
         shown, taken = listener.getsockname()[:2]
         serving.require_safe(shown, tokens=bool(tokens), encrypted=encrypted)  # whatever the name was resolved to

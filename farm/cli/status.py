@@ -49,7 +49,7 @@ MOST_CAUSES = 3
 MOST_NAMES = 3
 """Campaigns that are named where their jobs are stuck for the same reason."""
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Rows of a table on the terminal, of things that a large farm has many of. JSON has all of them."""
 
 
@@ -357,11 +357,11 @@ def _print_running(running: Sequence[Running]) -> None:
             r.device_uuid, r.device_type, r.host, str(r.batch_id), r.jobs, None if r.job_id is None else str(r.job_id),
             Text(f"{seconds_text(r.busy_s)}, silent", style="red") if r.silent else seconds_text(r.busy_s),
         )
-        for r in running[:MOST_ROWS]
+        for r in running[:MAX_ROWS]
     ]  # fmt: skip
     _RUNNING.print(rows, title="running now")
-    if len(running) > MOST_ROWS:
-        console.print(f"and {len(running) - MOST_ROWS:,} more batches; --json has them all")
+    if len(running) > MAX_ROWS:
+        console.print(f"and {len(running) - MAX_ROWS:,} more batches; --json has them all")
 
 
 _PROBLEMS = Table(

@@ -1,4 +1,4 @@
-"""The application: the API and the pages, and what is around both."""
+"""The web application: the API, the pages, their guard and their errors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from farm.web.routes import routes_of_operations
 from farm.web.security import Guard, Policy
 
 DESCRIPTION = """\
-What `farm` asks a database for, over HTTP: each command has its operation, and `--json` prints the same documents.
+The farm over HTTP. Each command has an operation, and `--json` prints the same documents.
 
-Where tokens are asked for, send one as `Authorization: Bearer TOKEN`. Errors are JSON: `{"error": {"kind", "message",
-"exit_code"}}`, with the words and exit codes of the command line.
+If the server requires tokens, send one as `Authorization: Bearer TOKEN`. Errors are JSON: `{"error": {"kind", "message",
+"exit_code"}}`, with the messages and exit codes of the command line.
 """
 
 
-AT_A_TIME = 20
-"""Requests that are worked on at once, each in a thread and with one connection to the database; others wait."""
+MAX_THREADS = 20
+"""Requests in work at a time, each in a thread with one connection to the database. Others wait."""
 
 
 class App(FastAPI):
-    """The application within its guard: answers to defects, which Starlette makes outside of all else, pass it too."""
+    """The application inside its guard, which also covers Starlette's responses to defects."""
 
     def __init__(self, *, policy: Policy, **settings: Any) -> None:
         super().__init__(**settings)
@@ -55,16 +55,19 @@ class App(FastAPI):
 
 @asynccontextmanager
 async def _with_threads(app: FastAPI) -> AsyncIterator[None]:
-    anyio.to_thread.current_default_thread_limiter().total_tokens = AT_A_TIME
+    anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     yield
     if app.state.processes is not None:
         app.state.processes.close()
 
 
 def make_app(access: Access, *, policy: Policy, processes: Processes | None = None) -> App:
-    """The web application of a farm. The access is shared by all requests, and stays the caller's to close.
+    """The web application of a farm.
 
-    Without `processes` expensive operations run in this process, and nothing bounds their time and memory.
+    Args:
+        access: shared by all requests. The caller closes it.
+        policy: who may send requests, and how.
+        processes: for expensive operations. Without them, these run in this process without limits of time and memory.
     """
     app = App(
         policy=policy,

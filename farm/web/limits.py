@@ -1,4 +1,4 @@
-"""What one server takes on at a time, from whom, and for how long. Limits of single questions stand with their operations."""
+"""Limits of a server. Limits of single operations are declared with the operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER_SECONDS = 10.0
 """From the first byte of a request, or from connecting, to the end of its headers. A TLS handshake has as long."""
 
 READING_SECONDS = 30.0
-"""How long a client may leave an answer unread."""
+"""How long a client may leave a response unread."""
 
 # --- requests ----------------------------------------------------------------------------------------
 
@@ -34,10 +34,10 @@ MAX_REQUESTS_PER_USER = 50
 
 # --- bodies ------------------------------------------------------------------------------------------
 
-LARGEST_BODY_BYTES = 20 * 2**20
+MAX_BODY_BYTES = 20 * 2**20
 """The body of an operation that has a process of its own: campaign files, tables to predict."""
 
-LARGEST_SMALL_BODY_BYTES = 2**20
+MAX_SMALL_BODY_BYTES = 2**20
 """The body of every other request."""
 
 BODY_SECONDS = 30.0

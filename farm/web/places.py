@@ -1,4 +1,4 @@
-"""Places for requests in progress: how many there are, who has them, and who makes room.
+"""Places for requests in progress: their number, their holders, and which request ends when all are taken.
 
 When all places that a request could take are taken, the request that has been waiting for its own client for longest ends. It
 is refused itself only where all others are being worked on. Requests of signed-in users have places that nobody else takes.
@@ -18,9 +18,9 @@ from farm.errors import TooManyRequests
 from farm.web.limits import (
     BODY_BYTES_PER_SECOND,
     BODY_SECONDS,
-    LARGEST_SMALL_BODY_BYTES,
     MAX_REQUESTS,
     MAX_REQUESTS_PER_USER,
+    MAX_SMALL_BODY_BYTES,
     MAX_UNIDENTIFIED,
     MAX_UNIDENTIFIED_PER_ADDRESS,
     address_group,
@@ -36,7 +36,7 @@ class Place:
         self._places = places
         self.address = address
         self.holder: Hashable | None = None
-        self.largest_body_bytes = LARGEST_SMALL_BODY_BYTES
+        self.largest_body_bytes = MAX_SMALL_BODY_BYTES
         self.ended = False
         self.answered = False
         self.since = time.monotonic()

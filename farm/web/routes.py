@@ -28,8 +28,8 @@ from farm.api.operation import FILE, Upload, build_documents
 from farm.db.audit import Actor
 from farm.db.states import Way
 from farm.errors import BadInput
-from farm.web.errors import Told
-from farm.web.limits import LARGEST_BODY_BYTES
+from farm.web.errors import ErrorResponse
+from farm.web.limits import MAX_BODY_BYTES
 from farm.web.places import place_of
 from farm.web.processes import Processes
 from farm.web.security import Caller, Policy, caller
@@ -39,19 +39,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
 
 _ERRORS = {
-    400: "What was asked for is not right; the message says what, where and what to do.",
-    401: "A token is needed, and none that is valid was sent.",
-    403: "The token's role does not allow it, or a page of another site asked.",
-    404: "There is no such thing.",
-    408: "The body did not come in time.",
+    400: "The request is invalid. The message names the mistake, its place and what to do.",
+    401: "A valid token is required.",
+    403: "The token's role does not allow it, or the request came from a page of another site.",
+    404: "No such resource.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
-    421: "The request came on a way that the server does not accept: through a proxy, over plain HTTP, or by another name.",
-    422: "The request does not have the form that it must have.",
-    500: "A defect of the farm; the server's log has more.",
-    503: "The database or the registry does not answer, or not in time.",
+    421: "The server does not accept the request's way: through a proxy, over plain HTTP, or by another name.",
+    422: "The request does not match its schema.",
+    500: "A defect of the farm. The server's log has details.",
+    503: "The database or the registry does not respond, or not in time.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": about, "model": Told} for status, about in _ERRORS.items()
+    status: {"description": about, "model": ErrorResponse} for status, about in _ERRORS.items()
 }
 
 
@@ -59,11 +59,14 @@ OF_REPORTS = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data: blob:"
 )
-"""A report brings its scripts with it; in a sandbox it has no origin, and so nothing of this farm's."""
+"""For reports, which contain their scripts. In a sandbox, a report has no origin and no access to the farm."""
 
 
 def who(request: Request) -> Caller:
-    """The caller of a request, which is counted as theirs from now on. Raises `SignInNeeded`, `TooManyRequests`."""
+    """The caller of a request. The request counts against the caller's limit from now on.
+
+    Raises `SignInNeeded`, `TooManyRequests`.
+    """
     policy: Policy = request.app.state.policy
     access: Access = request.app.state.access
     found = caller(request, policy, access.session.engine)
@@ -72,25 +75,25 @@ def who(request: Request) -> Caller:
     return found
 
 
-def access_of(request: Request, asking: Annotated[Caller, Depends(who)]) -> Access:
+def access_of(request: Request, user: Annotated[Caller, Depends(who)]) -> Access:
     """The farm on behalf of the caller."""
     shared: Access = request.app.state.access
-    return shared.on_behalf_of(actor_of(request, asking))
+    return shared.on_behalf_of(actor_of(request, user))
 
 
-def actor_of(request: Request, asking: Caller) -> Actor:
+def actor_of(request: Request, user: Caller) -> Actor:
     """The caller of a request, as changes are recorded: by which way, and from which address."""
     way = Way.API if request.url.path.startswith(f"{PREFIX}/") else Way.PAGE
     address = "unknown" if request.client is None else request.client.host
-    return Actor(name=asking.name, role=asking.role, way=way, origin=address)
+    return Actor(name=user.name, role=user.role, way=way, origin=address)
 
 
 def perform(known: Operation, access: Access, *args: Any, **kwargs: Any) -> Any:
-    """Runs an operation on behalf of the caller of a request. One that changes something is logged, with its target."""
+    """Runs an operation for the caller of a request. Changes are logged with their arguments."""
     if known.changes:
-        asked = inspect.signature(known.function).bind(access, *args, **kwargs).arguments
+        arguments = inspect.signature(known.function).bind(access, *args, **kwargs).arguments
         actor = access.actor
-        target = ", ".join(f"{name}={_shown(value)}" for name, value in list(asked.items())[1:])
+        target = ", ".join(f"{name}={_shown(value)}" for name, value in list(arguments.items())[1:])
         log.info("%s (%s, %s): %s %s", _shown(actor.name), actor.way, actor.origin, known.name, target)
     return known.function(access, *args, **kwargs)
 
@@ -100,7 +103,7 @@ MAX_SHOWN = 300
 
 
 def _shown(value: object) -> str:
-    """An argument in one line of ASCII, which no control character can break."""
+    """An argument as one line of ASCII without control characters."""
     plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, BaseModel) else value
     written = json.dumps(plain, default=str)
     return written if len(written) <= MAX_SHOWN else f"{written[:MAX_SHOWN]}..."
@@ -110,35 +113,35 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class _Guarded(APIRoute):
-    """A route that asks who is there, and whether that will do, before it reads the body or says what is wrong with it."""
+    """A route that checks the caller's role before it reads and validates the body."""
 
     def get_route_handler(self) -> Handler:
         known: Operation = vars(self.endpoint)["operation"]
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            asking = await run_in_threadpool(who, request)
-            asking.need(known.role)
-            request.state.caller = asking
-            return await _run(known, request, asking, handle)
+            user = await run_in_threadpool(who, request)
+            user.need(known.role)
+            request.state.caller = user
+            return await _run(known, request, user, handle)
 
         return guarded
 
 
-async def _run(known: Operation, request: Request, asking: Caller, handle: Handler) -> Response:
-    """Handles a request for an operation: in a process of its own where it may be expensive."""
+async def _run(known: Operation, request: Request, user: Caller, handle: Handler) -> Response:
+    """Handles a request for an operation. An expensive one gets a process of its own."""
     if known.seconds is None:
         return await handle(request)
     if (place := place_of(request.scope)) is not None:
-        place.largest_body_bytes = LARGEST_BODY_BYTES
+        place.largest_body_bytes = MAX_BODY_BYTES
     processes: Processes | None = request.app.state.processes
     if processes is None:
         return await handle(request)
-    return await processes.answer(request, asking.holder, seconds=known.seconds)
+    return await processes.answer(request, user.holder, seconds=known.seconds)
 
 
 class ExpensivePage(APIRoute):
-    """A page's route. What `runs` marks is handled as the operation that it runs."""
+    """A page's route. A page that `runs` marks is handled like the operation that it runs."""
 
     def get_route_handler(self) -> Handler:
         known: Operation | None = getattr(self.endpoint, "operation", None)
@@ -147,8 +150,8 @@ class ExpensivePage(APIRoute):
             return handle
 
         async def expensive(request: Request) -> Response:
-            asking = await run_in_threadpool(who, request)
-            return await _run(known, request, asking, handle)
+            user = await run_in_threadpool(who, request)
+            return await _run(known, request, user, handle)
 
         return expensive
 
@@ -185,7 +188,7 @@ def routes_of_operations(tokens: bool) -> APIRouter:
 
 
 def _schemes(tokens: bool) -> list[Any]:
-    """How a token is sent, for the API's description; `_Guarded` reads it."""
+    """The security scheme of tokens, for the API's description. `_Guarded` checks the token."""
     if not tokens:
         return []
     bearer = HTTPBearer(
@@ -200,7 +203,7 @@ def _endpoint(known: Operation) -> Callable[..., Any]:
     def endpoint(request: Request, **given: Any) -> Any:
         with ExitStack() as stack:
             if upload is not None:
-                # Browsers send forms of other sites as text or multipart, without asking first.
+                # Browsers send forms of other sites as text or multipart, without a preflight request.
                 if request.headers.get("content-type") != FILE:
                     raise BadInput(detail=f"Send the file as the body, with Content-Type: {FILE}.")
                 path = stack.enter_context(_received(given[upload]))
@@ -239,7 +242,7 @@ def _answers(known: Operation) -> dict[str, Any]:
 
 
 def _file(made: Download) -> FileResponse:
-    """The file, which is removed when it was sent."""
+    """The file. It is removed after it was sent."""
     headers = {} if made.rows is None else {"X-Farm-Rows": str(made.rows)}
     is_page = made.media_type == "text/html"
     if is_page:
@@ -255,7 +258,7 @@ def _file(made: Download) -> FileResponse:
 
 
 def _annotated(known: Operation, parameter: inspect.Parameter) -> Any:
-    """The parameter's type with where FastAPI finds it: in the path, the body or the query."""
+    """The parameter's type and its place: the path, the body or the query."""
     kind, notes = parameter.annotation, tuple[Any, ...]()
     if get_origin(kind) is Annotated:
         kind, *rest = get_args(kind)

@@ -1,4 +1,4 @@
-"""Who is let in, from where, and what a browser may do with what it gets."""
+"""Access control: callers, allowed ways of requests, and security headers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from farm.db.tokens import Bearer
 from farm.db.web_sessions import SessionHolder
 from farm.errors import RoleTooSmall, SignInNeeded, TooManyRequests
 from farm.web.cookies import Origin
-from farm.web.errors import of_farm, told
-from farm.web.limits import LARGEST_BODY_BYTES
+from farm.web.errors import error_document, of_farm
+from farm.web.limits import MAX_BODY_BYTES
 from farm.web.local_access import LocalAccess, SignInCodes
 from farm.web.places import Place, Places
 
@@ -38,29 +38,29 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of each answer, unless it says otherwise itself."""
+"""Headers of every response that does not set them itself."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Who must say who they are, and how requests may come here."""
+    """Which requests the server accepts."""
 
     tokens: bool
-    """Whether a token or a session is needed. Without, only names of this machine are answered to."""
+    """Whether a token or a session is required. If not, the server responds only to names of this machine."""
 
     behind_proxy: bool = False
-    """Whether a proxy is in front, which has the certificate."""
+    """Whether a proxy with the certificate is in front of the server."""
 
     local: LocalAccess | None = None
-    """How the login that runs the server gets in without a token."""
+    """Access without a token for the login that runs the server."""
 
     own_name: str | None = None
-    """A name of loopback that only this farm's browsers know: see `cookies`."""
+    """A host name of loopback that only this farm's browsers know: see `cookies`."""
 
     codes: SignInCodes = field(default_factory=SignInCodes)
 
     def refusal(self, scheme: str, headers: Headers) -> tuple[str, str] | None:
-        """The kind and the message of what is wrong with the way on which a request came; None where it may pass."""
+        """The kind and the message of why a request's way is refused; None if it is accepted."""
         host = headers.get("host", "")
         name = _name_of(host) or ""
         proxied = any(one in headers for one in _OF_PROXIES)
@@ -87,8 +87,8 @@ _PROXY_SAYS = "the proxy must send X-Forwarded-Proto: https, from an address tha
 
 
 class Guard:
-    """Around the whole application, its answers to defects too: refuses requests of other sites' pages, those that come
-    through a proxy or in the clear where they must not (see `Policy`), and bodies beyond all measure.
+    """Wraps the whole application. Refuses requests from pages of other sites, requests through a proxy or over plain HTTP
+    that `Policy` does not accept, and bodies that are too large for every operation.
 
     A page of another site can make a browser send requests here, with its cookies. Browsers say where a request comes
     from, in Sec-Fetch-Site or Origin, and programs that are no browsers send neither (as net/http.CrossOriginProtection
@@ -124,16 +124,16 @@ class Guard:
         if _from_another_site(scope["method"], headers, headers.get("host", "")):
             return _refused(403, "CrossOrigin", "This request comes from a page of another site.")
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal()) or int(length) > LARGEST_BODY_BYTES:
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BODY_BYTES:
             return _refused(413, "TooLarge", TOO_LARGE)
         return None
 
 
-TOO_LARGE = f"A body may have {LARGEST_BODY_BYTES:,} bytes."
+TOO_LARGE = f"A body may have {MAX_BODY_BYTES:,} bytes."
 
 
 def _refused(status: int, kind: str, message: str) -> JSONResponse:
-    return JSONResponse(told(kind, message, 2), status)
+    return JSONResponse(error_document(kind, message, 2), status)
 
 
 def _name_of(host: str) -> str | None:
@@ -144,7 +144,7 @@ def _name_of(host: str) -> str | None:
 
 
 def _from_another_site(method: str, headers: Headers, host: str) -> bool:
-    """Whether a page of another site made a browser ask. It may link here, and nothing else: no picture, no script."""
+    """Whether a page of another site made a browser send the request. Such a page may link here, and load nothing."""
     if (site := headers.get("sec-fetch-site")) is not None:
         linked = method in _SAFE_METHODS and headers.get("sec-fetch-mode") == "navigate"
         return site not in ("same-origin", "none") and not linked
@@ -154,7 +154,7 @@ def _from_another_site(method: str, headers: Headers, host: str) -> bool:
 
 
 def _same_place(origin: str, host: str) -> bool:
-    """Whether an origin has that host and port; of its scheme a server behind a proxy knows nothing."""
+    """Whether an origin has that host and port. A server behind a proxy does not know the scheme."""
     try:
         there, here = urlsplit(origin), urlsplit(f"//{host}")
         usual = _DEFAULT_PORTS.get(there.scheme)
@@ -186,16 +186,16 @@ def _with_headers(send: Send) -> Send:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, and what that allows."""
+    """Who sent a request, and with which role."""
 
     name: str
     role: Role
     token: Bearer | None = None
-    """The token that was sent, or that the session belongs to."""
+    """The token of the request or of its session."""
     holder: SessionHolder | None = None
-    """Whose sessions are the caller's own; None where nobody is asked who they are."""
+    """The holder of the caller's sessions; None if the server requires no sign-in."""
     session_id: int | None = None
-    """The session that a browser sent."""
+    """The session of the browser."""
 
     def need(self, role: Role) -> None:
         """Raises `RoleTooSmall`."""
@@ -204,7 +204,7 @@ class Caller:
 
 
 def caller(request: Request, policy: Policy, engine: Engine) -> Caller:
-    """Who asks: by the token or key in Authorization, or by the session in a browser's cookie. Raises `SignInNeeded`."""
+    """The caller, by the token or key in Authorization, or by the session cookie. Raises `SignInNeeded`."""
     if not policy.tokens:
         name = request.headers.get("x-farm-user", "")[:100]
         return Caller(name if name.isprintable() and name else "the web page", Role.OPERATE)
@@ -237,7 +237,7 @@ def _given(request: Request) -> str | None:
 
 
 def session_of(request: Request, origin: Origin) -> str | None:
-    """The session's id in the cookie of a browser. Programs have tokens: what does not say where it comes from has no session."""
+    """The id of a browser's session, from its cookie. Requests without Sec-Fetch-Site have none: programs use tokens."""
     if "sec-fetch-site" not in request.headers:
         return None
     return request.cookies.get(origin.cookie) or None

@@ -15,7 +15,7 @@ from farm.builds.record import Built
 from farm.db import audit
 from farm.settings import settings
 from farm.signing import Purpose
-from farm.web.limits import LARGEST_BODY_BYTES
+from farm.web.limits import MAX_BODY_BYTES
 from support.api_farm import KERNEL, Asking, Served, operation_called, told
 from support.kernel_builds import SIGNER, built_of
 
@@ -139,7 +139,7 @@ def test_a_file_is_no_form_and_has_a_limit(operator: Asking, engine: Engine) -> 
     ):
         answer = operator.request("POST", path, content=content, headers={"Content-Type": kind})
         assert answer.status_code in (400, 422), kind
-    too_large = {"Content-Type": "application/octet-stream", "Content-Length": str(LARGEST_BODY_BYTES + 1)}
+    too_large = {"Content-Type": "application/octet-stream", "Content-Length": str(MAX_BODY_BYTES + 1)}
     assert operator.request("POST", path, headers=too_large).status_code == 413
     assert scalar(engine, "SELECT count(*) FROM measurements WHERE source = 'imported'") == 0
 

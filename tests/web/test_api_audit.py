@@ -34,7 +34,7 @@ def test_what_fills_a_comparison_is_recorded(api: Asking, api_access: Access) ->
         device = connection.execute(text("SELECT id FROM devices WHERE uuid = 'GPU-1'")).scalar_one()
     more = "tiled(tile=32) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"
     landed(api_access.session.engine, device, [(more, row(power_w=300.0))], campaign_id=1)
-    answer = api.ask(operation_called("comparing_fill"), {"asked": {"side": ["GPU-1", "GPU-2"]}})
+    answer = api.ask(operation_called("comparing_fill"), {"query": {"side": ["GPU-1", "GPU-2"]}})
     assert answer.status_code == 200, answer.text
     (filled,) = recorded(api_access)
     assert (filled.operation, filled.kind) == ("comparing_fill", "campaign")

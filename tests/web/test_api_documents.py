@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from farm.api import OPERATIONS, PREFIX, campaigns, results
 from farm.api.access import Access
 from farm.db.states import Role
-from farm.web.errors import Told
+from farm.web.errors import ErrorResponse
 from support.api_farm import Asking, Served, no_constant, operation_called, told
 from support.samples import landed, row
 
@@ -53,7 +53,7 @@ def test_the_description_has_every_operation_with_its_role_its_errors_and_its_to
         assert found["summary"]
         for status in ("400", "401", "403", "404", "413", "422", "503"):
             schema = found["responses"][status]["content"]["application/json"]["schema"]
-            assert schema == {"$ref": "#/components/schemas/Told"}
+            assert schema == {"$ref": "#/components/schemas/ErrorResponse"}
         assert found["security"] == [{"HTTPBearer": []}]
     assert told_of["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
 
@@ -116,7 +116,7 @@ def test_a_mistake_is_told_as_on_the_command_line(api: Asking) -> None:
         error = told(answer)
         assert (answer.status_code, error["kind"]) == (status, kind), answer.text
         assert says in error["message"]
-        Told.model_validate_json(answer.content)
+        ErrorResponse.model_validate_json(answer.content)
 
 
 def test_rows_with_kernels_that_cannot_exist_are_not_predicted(api_access_with_model: Access) -> None:

@@ -18,7 +18,7 @@ from farm.db import campaigns, devices
 from farm.db.engine import make_engine, take_time
 from farm.db.states import Role
 from farm.web import places
-from farm.web.limits import LARGEST_BODY_BYTES, MAX_REQUESTS
+from farm.web.limits import MAX_BODY_BYTES, MAX_REQUESTS
 from farm.web.security import HEADERS, Guard, Policy
 from support.api_farm import EXAMPLES, HERE, Asking, Served, told
 
@@ -150,17 +150,17 @@ def test_methods_are_what_they_are(api: Asking) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_with_a_length_and_without(api: Asking) -> None:
-    for length in (str(LARGEST_BODY_BYTES + 1), "9" * 30, "-1", "x", "²"):
+    for length in (str(MAX_BODY_BYTES + 1), "9" * 30, "-1", "x", "²"):
         answer = api.post(CHECK, headers={"Content-Type": "application/json", "Content-Length": length.encode()})  # type: ignore[dict-item]
         assert (answer.status_code, told(answer)["kind"]) == (413, "TooLarge"), length
 
     async def pieces() -> AsyncIterator[bytes]:
-        for _ in range(LARGEST_BODY_BYTES // 2**20 + 1):
+        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
             yield b" " * 2**20
 
     answer = api.post(CHECK, content=pieces(), headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
-    assert f"{LARGEST_BODY_BYTES:,} bytes" in told(answer)["message"]
+    assert f"{MAX_BODY_BYTES:,} bytes" in told(answer)["message"]
 
 
 def test_what_is_nested_deeply_or_is_no_json_is_refused(api: Asking) -> None:

@@ -1,4 +1,4 @@
-"""What was done, told once on the next page: a word of a fixed list and a number, in a cookie that lasts a minute."""
+"""Messages about completed actions, shown once on the next page. A cookie has the key of the message and a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi.responses import Response
 COOKIE = "farm_said"
 SECONDS = 60
 
-WORDS: dict[str, tuple[str, str]] = {
+MESSAGES: dict[str, tuple[str, str]] = {
     "submitted": ("Submitted: {count} job.", "Submitted: {count} jobs."),
     "known": ("This campaign was submitted before. No jobs were added.",) * 2,
     "more": (
@@ -41,23 +41,23 @@ WORDS: dict[str, tuple[str, str]] = {
     "ended": ("{count} session ended.", "{count} sessions ended."),
     "signed-out": ("Signed out.",) * 2,
 }
-"""Of one, and of several or none."""
+"""The message for one item, and for none or several, by key."""
 
 
-def say(answer: Response, message: str, count: int) -> None:
-    """The next page says it."""
-    assert message in WORDS
+def set_message(answer: Response, message: str, count: int) -> None:
+    """Makes the next page show a message."""
+    assert message in MESSAGES
     answer.set_cookie(COOKIE, f"{message}.{count}", max_age=SECONDS, httponly=True, samesite="lax")
 
 
-def heard(request: Request) -> str | None:
-    """What is to be told now, in words."""
+def message_in(request: Request) -> str | None:
+    """The message that the request's cookie asks for."""
     message, _, count = request.cookies.get(COOKIE, "").partition(".")
-    if message not in WORDS or not count.isdecimal() or len(count) > 12:
+    if message not in MESSAGES or not count.isdecimal() or len(count) > 12:
         return None
-    one, several = WORDS[message]
+    one, several = MESSAGES[message]
     return (one if int(count) == 1 else several).format(count=f"{int(count):,}")
 
 
-def forget(answer: Response) -> None:
+def clear(answer: Response) -> None:
     answer.delete_cookie(COOKIE, httponly=True, samesite="lax")

@@ -176,17 +176,17 @@ class Visit:
         if is_update(self.request):
             fragment = rendered(template, block="live", **context)
             return HTMLResponse(fragment, STOP_ASKING if over else status)
-        heard = flash.heard(self.request)
+        heard = flash.message_in(self.request)
         page = HTMLResponse(_templates.get_template(template).render(said=heard, **context), status)
         if heard is not None:
-            flash.forget(page)
+            flash.clear(page)
         return page
 
     def go(self, path: str, message: str | None = None, count: int = 0) -> RedirectResponse:
         """To a page after something was done, which it says once there: see `said`."""
         answer = RedirectResponse(path, 303)
         if message is not None:
-            flash.say(answer, message, count)
+            flash.set_message(answer, message, count)
         return answer
 
 

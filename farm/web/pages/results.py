@@ -47,7 +47,7 @@ def rows(
         if status_of(error) >= 500:
             raise
         wrong = error
-    api = {"campaign": head.digest, **asked, "limit": results.MOST_ROWS}
+    api = {"campaign": head.digest, **asked, "limit": results.MAX_ROWS}
     return visit.show(
         "results.html",
         campaign=head,

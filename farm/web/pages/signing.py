@@ -116,7 +116,7 @@ def sign_out(request: Request) -> Response:
 def _signed_out(origin: Origin) -> Response:
     answer = RedirectResponse("/login", 303)
     origin.delete_cookie(answer)
-    flash.say(answer, "signed-out", 0)
+    flash.set_message(answer, "signed-out", 0)
     return answer
 
 
@@ -152,8 +152,8 @@ def _form(request: Request, after: str, *, refused: str | None = None) -> Respon
         "request": request,
         "caller": None,
         "local": policy.local is not None,
-        "said": flash.heard(request),
+        "said": flash.message_in(request),
     }
     answer = Response(rendered("login.html", **context), 401 if refused else 200, media_type=HTML)
-    flash.forget(answer)
+    flash.clear(answer)
     return answer
