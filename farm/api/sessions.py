@@ -44,7 +44,7 @@ class SessionChoice(Document):
     @model_validator(mode="after")
     def _one_of_both(self) -> SessionChoice:
         if bool(self.ids) is (self.of is not None):
-            raise ValueError("name sessions by their ids, or whose they are with of")
+            raise ValueError("Name sessions by their ids, or whose they are with --of NAME.")
         return self
 
 

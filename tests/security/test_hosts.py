@@ -818,7 +818,7 @@ def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: 
     assert (listed["host"], listed["devices"]) == (host, 1)
     again = json.loads(farm_hosts("add", host, "--json", FARM_KERNEL_KEYS=KEY).stdout)
     settings = {one["variable"]: one for one in again.pop("settings")}
-    assert again == {"host": host, "login": f"farm_host_{host}", "new": False, "password": None}
+    assert again == {"host": host, "login": f"farm_host_{host}", "new": False, "password": None, "warning": None}
     assert make_url(settings["FARM_DATABASE_URL"]["value"]).password == "PASSWORD"
     assert settings["FARM_KERNEL_KEYS"] == {"variable": "FARM_KERNEL_KEYS", "value": KEY, "notes": []}
     assert farm_hosts("revoke", host).returncode == 0

@@ -222,7 +222,7 @@ def test_a_table_without_rows_has_its_headings_alone() -> None:
 
 def test_markup_and_control_characters_of_a_value_are_printed_as_text() -> None:
     table = TABLES["tokens"]
-    (row,) = printed(lambda: table.print([["[bold]x[/]", "a\x1b[31mb", "", None, None, "é"]]), None)[2:]
+    (row,) = printed(lambda: table.print([["[bold]x[/]", "a\x1b[31mb", "", None, None, None, None, "é"]]), None)[2:]
     assert "[bold]x[/]" in row
     assert "\x1b" not in row
 

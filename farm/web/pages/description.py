@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from farm.api import PREFIX
+from farm.api.operation import FILE
 from farm.web.pages.rendering import Visiting
 from farm.web.security import Policy
 
@@ -31,24 +32,15 @@ class Described:
     curl: str
 
 
-_EXAMPLES = {
+_EXAMPLES: dict[str, Any] = {
     "campaign": "quickstart",
-    "name": "nvidia-h200",
+    "dry_run": True,
+    "file_format": "dataset",
+    "kind": "campaign",
     "shape": "4096x4096x1024",
     "side": "nvidia-h200",
 }
-_BODIES: dict[str, Any] = {
-    "campaigns_submit": {"text": "name: …"},
-    "campaigns_check": {"text": "name: …"},
-    "deletions_delete": {"kind": "campaign", "name": "quickstart", "dry_run": True},
-    "deletions_restore": {"kind": "campaign", "name": "quickstart"},
-    "deletions_vacuum": {"older_than_s": 2_592_000, "dry_run": True},
-    "jobs_retry": {"states": ["dead"]},
-    "devices_drain": {"which": ["host:gpu01"]},
-    "devices_quarantine": {"which": ["GPU-f168"], "reason": "hot"},
-    "devices_resume": {"which": ["host:gpu01"]},
-    "models_predict": {"configurations": ["tiled(tile=16) 4096x4096x4096 f32"], "device_type": "nvidia-h200"},
-}
+"""Values of parameters and fields in examples, by name. Others are their names in capitals."""
 
 
 @router.get("/api", name="api")
@@ -77,14 +69,14 @@ def _described(document: dict[str, Any], base: str, policy: Policy) -> Iterator[
                 tag=known["tags"][0],
                 text=known["description"],
                 parameters=known.get("parameters", []),
-                curl=_curl(known, method, base + path, tokens=policy.tokens),
+                curl=_curl(document, known, method, base + path, tokens=policy.tokens),
             )
 
 
-def _curl(known: dict[str, Any], method: str, url: str, *, tokens: bool) -> str:
+def _curl(document: dict[str, Any], known: dict[str, Any], method: str, url: str, *, tokens: bool) -> str:
     query = []
     for parameter in known.get("parameters", []):
-        example = _EXAMPLES.get(parameter["name"], parameter["name"].upper())
+        example = str(_EXAMPLES.get(parameter["name"], parameter["name"].upper()))
         if parameter["in"] == "path":
             url = url.replace(f"{{{parameter['name']}}}", example)
         elif parameter.get("required"):
@@ -93,8 +85,23 @@ def _curl(known: dict[str, Any], method: str, url: str, *, tokens: bool) -> str:
     if tokens:
         words.insert(0, '-H "Authorization: Bearer $FARM_API_TOKEN"')
     if "requestBody" in known:
-        body = json.dumps(_BODIES.get(known["operationId"], {}), ensure_ascii=False)
-        words += ["-H 'Content-Type: application/json'", f"-d {shlex.quote(body)}"]
+        ((media_type, content),) = known["requestBody"]["content"].items()
+        words += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(_body(document, content['schema']))}"]
+        if media_type == FILE:
+            words[-1] = "--data-binary @FILE"
     elif method == "post":
         words.insert(0, "-X POST")
     return f"curl {' '.join(words)}"
+
+
+def _body(document: dict[str, Any], schema: dict[str, Any]) -> str:
+    """An example of a JSON body: its required fields, those with declared examples, and `dry_run`."""
+    described = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], {})
+    required, body = described.get("required", ()), {}
+    for name, field in described.get("properties", {}).items():
+        if "examples" in field:
+            body[name] = field["examples"][0]
+        elif name in required or name == "dry_run":
+            value = _EXAMPLES.get(name, name.upper())
+            body[name] = [value] if field.get("type") == "array" else value
+    return json.dumps(body, ensure_ascii=False)
