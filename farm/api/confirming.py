@@ -53,9 +53,9 @@ def measured(access: Access, candidates: Candidates) -> Confirmation:
 @operation("POST", "/recommend/confirm", role=Role.SUBMIT)
 def confirm(access: Access, candidates: Candidates) -> Confirmation:
     """Submit the kernels that were not measured on a device type under the default rules, as a campaign of their own."""
-    configurations = list(map(Configuration.parse, candidates.configurations))
-    found = _runtimes(access, candidates.device_type, configurations)
-    left = [one for one in configurations if one.canonical not in found]
+    chosen = list(map(Configuration.parse, candidates.configurations))
+    found = _runtimes(access, candidates.device_type, chosen)
+    left = [one for one in chosen if one.canonical not in found]
     if not left:
         return Confirmation(measured_ms=found, campaign=None, digest=None)
     with access.connect() as connection:
@@ -80,8 +80,8 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
     return Confirmation(measured_ms=found, campaign=campaign.name, digest=campaign.digest)
 
 
-def _runtimes(access: Access, device_type: str, configurations: Sequence[Configuration]) -> dict[str, float]:
-    by_id = {one.id: one.canonical for one in configurations}
+def _runtimes(access: Access, device_type: str, chosen: Sequence[Configuration]) -> dict[str, float]:
+    by_id = {one.id: one.canonical for one in chosen}
     with access.connect() as connection:
         found = configurations.runtimes(
             connection, list(by_id), device_type=device_type, rules=MeasuringRules().model_dump_json()
