@@ -12,7 +12,6 @@ from farm.lazy import names_of
 
 if TYPE_CHECKING:
     from farm.campaign.campaign import Campaign
-    from farm.campaign.figures import InvalidGroup, NotApplicable, PlanCount, PlanSummary
     from farm.campaign.loading import load, loads, texts_named
     from farm.campaign.named_shapes import shape_sets
     from farm.campaign.planning import Destination, KnownDevice, Plan, PlannedJob, PoolSpec, plan
