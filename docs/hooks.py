@@ -8,12 +8,16 @@ from __future__ import annotations
 import inspect
 import posixpath
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+if TYPE_CHECKING:
+    from farm.api import Operation
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,7 +112,7 @@ def _default(parameter: Any) -> str:
 
 
 def http_page() -> str:
-    """Every operation with its route, role and parameters."""
+    """Every operation with its route, role, parameters and response."""
     from farm.api import OPERATIONS, PREFIX
 
     parts = [
@@ -116,17 +120,87 @@ def http_page() -> str:
         f"Paths begin with `{PREFIX}`. A running server describes bodies and responses at `{PREFIX}/openapi.json`. "
         "[Serving](../serving.md) describes tokens, roles and limits.",
     ]
-    by_tag: dict[str, list[Any]] = {}
+    by_tag: dict[str, list[Operation]] = {}
+    objects: dict[str, Any] = {}
     for each in OPERATIONS.values():
         by_tag.setdefault(each.tag, []).append(each)
     for tag, operations in sorted(by_tag.items()):
-        rows = ["| request | role | parameters | what it does |", "| --- | --- | --- | --- |"]
+        parts.append(f"## {tag.replace('_', ' ').capitalize()}")
         for each in sorted(operations, key=lambda one: (one.path, one.method)):
-            summary = _cell(inspect.cleandoc(each.function.__doc__ or "").split("\n\n")[0])
-            names = ", ".join(f"`{parameter.name}`" for parameter in each.parameters)
-            rows.append(f"| `{each.method} {each.path}` | `{each.role.value}` | {names} | {summary} |")
-        parts += [f"## {tag.replace('_', ' ').capitalize()}", "\n".join(rows)]
+            parts += _operation(each, objects)
+    parts += ["## Objects", "Objects inside responses."]
+    for name, schema in sorted(objects.items()):
+        if "properties" not in schema:
+            continue
+        parts += [f"### {name}", _cell(schema.get("description", "")), _fields({**schema, "$defs": objects})]
     return "\n\n".join(parts) + "\n"
+
+
+def _operation(known: Operation, objects: dict[str, Any]) -> Iterator[str]:
+    """The section of an operation. Adds the objects inside its response to `objects`."""
+    from pydantic import TypeAdapter, create_model
+
+    from farm.api.operation import fields_of
+
+    yield f"### {known.method} {known.path}"
+    yield f"{inspect.cleandoc(known.function.__doc__ or '')}\n\nNeeds the role `{known.role.value}`."
+    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in fields_of(known.function).items()}
+    yield from _parameters(create_model("Query", **fields).model_json_schema())
+    if known.sends is not None:
+        yield f"Returns a file of the type `{known.sends}`."
+        return
+    schema = TypeAdapter(known.hints["return"]).json_schema(mode="serialization")
+    item = schema["items"] if schema.get("type") == "array" else schema
+    definitions = schema.get("$defs", {})
+    objects |= {
+        name: found
+        for name, found in definitions.items()
+        if "$ref" not in item or not item["$ref"].endswith(f"/{name}")
+    }
+    if "$ref" in item:
+        item = definitions[item["$ref"].rpartition("/")[2]]
+    yield "Returns a list of objects:" if schema.get("type") == "array" else "Returns an object:"
+    yield _fields({**item, "$defs": definitions})
+
+
+def _parameters(schema: Mapping[str, Any]) -> Iterator[str]:
+    """A table of the parameters of an operation."""
+    rows = []
+    for name, value in schema.get("properties", {}).items():
+        default = value.get("default")
+        shown = "" if default in (None, [], {}, False, "") else f"`{default}`"
+        shown = "required" if name in schema.get("required", ()) else shown
+        rows.append(f"| `{name}` | {_type(value, schema)} | {shown} | {_cell(value.get('description', ''))} |")
+    if rows:
+        yield "\n".join(["| parameter | type | default | meaning |", "| --- | --- | --- | --- |", *rows])
+
+
+def _fields(schema: Mapping[str, Any]) -> str:
+    """A table of the fields of a response."""
+    rows = [
+        f"| `{name}` | {_type(value, schema, nullable=True)} | {_cell(value.get('description', ''))} |"
+        for name, value in schema.get("properties", {}).items()
+    ]
+    return "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *rows])
+
+
+def _type(value: Mapping[str, Any], schema: Mapping[str, Any], *, nullable: bool = False) -> str:
+    """`list of text`, `integer from 1 to 500`, the values of an enumeration, or the name of an object."""
+    if "anyOf" in value:
+        kinds = [_type(one, schema) for one in value["anyOf"] if nullable or one.get("type") != "null"]
+        return " or ".join(kinds)
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        found = schema["$defs"][name]
+        return _type(found, schema) if "enum" in found else name
+    if "enum" in value:
+        return ", ".join(f"`{one}`" for one in value["enum"])
+    if value.get("type") == "array" and "items" in value:
+        return f"list of {_type(value['items'], schema)}"
+    kind = {"date-time": "time", "uuid": "UUID"}.get(value.get("format", ""), value.get("type", "any"))
+    kind = {"string": "text"}.get(kind, kind)
+    bounds = (("from", value.get("minimum")), ("to", value.get("maximum")))
+    return " ".join([kind, *(f"{word} {bound:g}" for word, bound in bounds if bound is not None)])
 
 
 def _text(help_: str | None) -> str:

@@ -59,8 +59,8 @@ def list_(
     what: What = None,
     on: On = None,
     since: Since = None,
-    before: Annotated[Id | None, Field(description="only with a lower id: the next page")] = None,
-    after: Annotated[Id | None, Field(description="only with a higher id, the oldest first")] = None,
+    before: Annotated[Id | None, Field(description="Only with a lower id: the next page.")] = None,
+    after: Annotated[Id | None, Field(description="Only with a higher id, the oldest first.")] = None,
     limit: Annotated[int, Field(ge=1, le=PAGE, description="At most this many."), Cli(("--limit", "-n"))] = 50,
 ) -> list[AuditLine]:
     """Changes that people made, the newest first."""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.leader import Leader, leader_of
-from farm.api.operation import MAX_ID, Cli, Document, operation
+from farm.api.operation import MAX_ID, Cli, Document, InTable, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
 from farm.api.submitting import store
 from farm.broker.queues import TRAIN_QUEUE
@@ -53,20 +53,32 @@ kernels: [{family: tiled, tile: [16, 32]}]
 """
 
 
-class Submission(Document):
+class SubmitOptions(Document):
+    """How a campaign is submitted."""
+
+    allow_missing: Annotated[bool, Cli(("--allow-missing-targets",))] = Field(
+        default=False, strict=True, description="Accept targets that no device has yet."
+    )
+    again: bool = Field(
+        default=False,
+        strict=True,
+        description="Measure it again, for example after a driver update. If its last repetition is not finished, continue that "
+        "one.",
+    )
+
+
+class Submission(SubmitOptions):
     """A campaign file."""
 
-    text: str = Field(description="the YAML", max_length=LONGEST_FILE, examples=[EXAMPLE])
-    name: str = Field(default="campaign.yaml", max_length=4096, description="the name of the file in errors")
+    text: str = Field(description="The YAML text.", max_length=LONGEST_FILE, examples=[EXAMPLE])
+    name: str = Field(default="campaign.yaml", max_length=4096, description="The name of the file in error messages.")
     owner: str | None = Field(
         default=None,
         max_length=200,
-        description="the owner if the file names none; by default, who submits it. Another owner needs the role operate",
+        description="The owner, if the file names none. The default is the submitter; another owner needs the role operate.",
     )
-    allow_missing: bool = Field(default=False, strict=True, description="accept targets that no device has yet")
-    again: bool = Field(default=False, strict=True, description="measure it once more, as after a driver changed")
     files: dict[str, Annotated[str, Field(max_length=LONGEST_FILE)]] = Field(
-        default={}, max_length=MAX_FILES, description="the texts of the CSV files that its domains name, by file name"
+        default={}, max_length=MAX_FILES, description="The texts of the CSV files that its domains name, by name."
     )
 
 
@@ -180,17 +192,17 @@ class Progress(CampaignEstimate):
 
 
 class JobGroupCounts(Document):
-    """A campaign's jobs for one target, and one round where it searches."""
+    """The jobs of a campaign for one target and, in a search, one round."""
 
-    target: str
-    round: int
-    jobs: int
-    done: int
-    invalid: int
-    dead: int
-    queued: int
-    running: int
-    waiting: int
+    target: Annotated[str, InTable(folds=True)]
+    round: Annotated[int, InTable(priority=3)]
+    jobs: Annotated[int, InTable()]
+    done: Annotated[int, InTable()]
+    invalid: Annotated[int, InTable(priority=1)]
+    dead: Annotated[int, InTable(priority=1)]
+    queued: Annotated[int, InTable(priority=4)]
+    running: Annotated[int, InTable(priority=2)]
+    waiting: Annotated[int, InTable(priority=1)]
     later: int
 
 
@@ -365,13 +377,13 @@ def planned(access: Access, campaign: Campaign, *, allow_missing: bool) -> Plan:
 def list_(
     access: Access,
     *,
-    state: Annotated[list[CampaignState] | None, Field(description="only in one of these states")] = None,
-    owner: Annotated[str | None, Field(description="only of this owner")] = None,
-    search: Annotated[str | None, Field(description="only with this in the name")] = None,
+    state: Annotated[list[CampaignState] | None, Field(description="Only in one of these states.")] = None,
+    owner: Annotated[str | None, Field(description="Only of this owner.")] = None,
+    search: Annotated[str | None, Field(description="Only with this text in the name.")] = None,
     before: Annotated[
-        int | None, Field(description="only with an id before this one: the next page", ge=0, le=MAX_ID)
+        int | None, Field(description="Only with a lower id: the next page.", ge=0, le=MAX_ID)
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=500)] = 50,
+    limit: Annotated[int, Field(ge=1, le=500, description="Maximum number of campaigns.")] = 50,
 ) -> list[ListedCampaign]:
     """Campaigns, the newest first, and how far they are."""
     with access.connect() as connection:

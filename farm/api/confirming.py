@@ -31,8 +31,10 @@ class CannotConfirm(BadInput):
 class Candidates(Document):
     """Kernels for a problem, to be measured on a device type under the default rules."""
 
-    device_type: str
-    configurations: list[str] = Field(min_length=1, max_length=20, description="as the farm writes them")
+    device_type: str = Field(description="The device type.")
+    configurations: list[str] = Field(
+        min_length=1, max_length=20, description='Configurations, as in "tiled(tile=16) 512x512x512 f32".'
+    )
 
 
 class Confirmation(Document):

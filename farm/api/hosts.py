@@ -36,7 +36,7 @@ class NewHost(Document):
     """Request for the login of a worker host."""
 
     name: HostName
-    prefix: Annotated[str, Field(description="How logins begin, where several farms share one server.")] = (
+    prefix: Annotated[str, Field(description="Prefix of the logins, if several farms share one server.")] = (
         worker_logins.DEFAULT_PREFIX
     )
 

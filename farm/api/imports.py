@@ -61,14 +61,16 @@ def look(file_format: Format, upload: Upload, device: str | None) -> Table:
 @operation("POST", "/imports/{file_format}", role=Role.OPERATE, seconds=SECONDS)
 def import_(
     access: Access,
-    file_format: Format,
+    file_format: Annotated[Format, Field(description="The format of the file.")],
     upload: Upload,
     *,
-    name: Annotated[str, Field(min_length=1, max_length=500, description="of the file, for messages and the audit")],
+    name: Annotated[
+        str, Field(min_length=1, max_length=500, description="The name of the file, for messages and the audit.")
+    ],
     device: Annotated[
-        str | None, Field(max_length=200, description="the card of a table of GPPerf that does not name it")
+        str | None, Field(max_length=200, description="The card, for a table of GPPerf that does not name it.")
     ] = None,
-    dry_run: Annotated[bool, Field(description="check every row, and store nothing")] = False,
+    dry_run: Annotated[bool, Field(description="Check every row, and store nothing.")] = False,
 ) -> ImportedFile:
     """Import a file: its rows become rows of devices of their own, all of them or none. The same content again adds nothing."""
     try:

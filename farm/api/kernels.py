@@ -62,9 +62,9 @@ class Kernels(Document):
 class BuiltKernel(Document):
     """A kernel that was built elsewhere: its code with its record, signed by its builder."""
 
-    record: Record
-    code: str = Field(description="in Base64")
-    signature: str = Field(max_length=1000)
+    record: Record = Field(description="What is known of the code.")
+    code: str = Field(description="The code in Base64.")
+    signature: str = Field(max_length=1000, description="The signature of its builder.")
 
     @classmethod
     def of(cls, built: Built) -> BuiltKernel:

@@ -129,9 +129,9 @@ class PredictQuery(Document):
     rows: list[dict[str, Any]] = Field(
         default=[],
         max_length=MAX_CONFIGURATIONS,
-        description="objects with m, n, k, ab, cd, acc, layout, family and its parameters",
+        description="Objects with m, n, k, ab, cd, acc, layout, family and its parameters.",
     )
-    rows_from: str = Field(default="", description="the name of the rows in error messages")
+    rows_from: str = Field(default="", description="The name of those rows in error messages.")
     device_type: TypeAsked = None
     version: VersionAsked = None
 
@@ -306,14 +306,14 @@ def _answering(access: Access, model: ModelInfo) -> AnsweringModel:
 
 
 Dimensions = Annotated[
-    str, Field(description="m x n x k, as in 4096x4096x1024.", examples=["4096x4096x1024"]), Cli(argument=True)
+    str, Field(description="M x N x K, as in 4096x4096x1024.", examples=["4096x4096x1024"]), Cli(argument=True)
 ]
 Types = Annotated[str, Field(description="Element types: f16, or f16:f32:f32."), Cli(("--dtype",))]
-Layouts = Annotated[str, Field(description="nn, nt, tn or tt.")]
-Families = Annotated[
-    list[str] | None, Field(description="Kernel family; may be repeated. Every one that was measured if none.")
-]
-Objectives = Annotated[Objective, Field(description="What is to be least."), Cli(("--objective", "-o"))]
+Layouts = Annotated[str, Field(description="Layout: nn, nt, tn or tt.")]
+Alpha = Annotated[float, Field(description="Factor of the product.")]
+Beta = Annotated[float, Field(description="Factor of the matrix that is added.")]
+Families = Annotated[list[str] | None, Field(description="Only kernels of this family; may be repeated.")]
+Objectives = Annotated[Objective, Field(description="What to minimize."), Cli(("--objective", "-o"))]
 
 
 @operation("GET", "/recommend", seconds=60)
@@ -323,14 +323,14 @@ def recommend(
     shape: Dimensions,
     types: Types = "f32",
     layout: Layouts = "nn",
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: Alpha = 1.0,
+    beta: Beta = 0.0,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     unmeasured: Annotated[
-        bool, Field(description="Kernels too that were never measured: every combination of known values.")
+        bool, Field(description="Include kernels that were never measured: every combination of known values.")
     ] = False,
-    top: Annotated[int, Field(ge=1, le=10_000, description="So many of the best."), Cli(("--top", "-n"))] = 10,
+    top: Annotated[int, Field(ge=1, le=10_000, description="Maximum number of kernels."), Cli(("--top", "-n"))] = 10,
     device_type: TypeAsked = None,
     version: VersionAsked = None,
 ) -> Recommended:
@@ -356,12 +356,14 @@ def costs(
     shape: Dimensions,
     types: Types = "f32",
     layout: Layouts = "nn",
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: Alpha = 1.0,
+    beta: Beta = 0.0,
     family: Families = None,
     objective: Objectives = Objective.TIME,
-    top: Annotated[int, Field(ge=1, le=1000)] = 5,
-    mix_protocols: Annotated[bool, Field(description="rank models of different measuring protocols together")] = False,
+    top: Annotated[int, Field(ge=1, le=1000, description="Maximum number of kernels for each device type.")] = 5,
+    mix_protocols: Annotated[
+        bool, Field(description="Rank models together whose rows were measured by different protocols.")
+    ] = False,
 ) -> list[CostOn]:
     """What a GEMM will cost on every type of card that has a model, and the best kernels for it.
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from farm import registry
 from farm.api.access import Access
 from farm.api.campaigns import Name
-from farm.api.operation import Download, made_file, operation
+from farm.api.operation import Cli, Download, made_file, operation
 from farm.db import campaigns
 from farm.db import reports as versions
 from farm.errors import FarmError
@@ -30,7 +30,7 @@ def page(
     access: Access,
     campaign: Name,
     *,
-    type: Annotated[str | None, Field(description="only of this device type")] = None,  # noqa: A002
+    type: Annotated[str | None, Field(description="Only of this device type."), Cli(("--type", "-t"))] = None,  # noqa: A002
 ) -> Download:
     """The report of a campaign: one HTML file that works without a network, to be read, printed and sent."""
     with access.connect() as connection:

@@ -140,8 +140,8 @@ OfFamily = Annotated[str | None, Field(description="Only of this kernel family."
 Where = Annotated[
     list[str] | None,
     Field(
-        description='Only rows for which this holds, as in "m >= 512 and tile in (16, 32) and has(power_w)". Given again: '
-        "only where all hold."
+        description='Only rows for which this is true, as in "m >= 512 and tile in (16, 32) and has(power_w)". Repeat it: '
+        "all must be true."
     ),
     Cli(("--where", "-w"), metavar="CONDITION"),
 ]
@@ -177,14 +177,14 @@ def rows(
         str, Field(description="A column; -column for largest first."), Cli(("--sort", "-s"))
     ] = "measurement_id",
     short_rounds: Annotated[
-        bool, Field(description="The short rounds of searches too, which are measured less closely.")
+        bool, Field(description="Include the short rounds of searches, which are measured less precisely.")
     ] = False,
-    commands: Annotated[bool, Field(description="with a line for each row that measures it again")] = False,
+    commands: Annotated[bool, Field(description="Include a command for each row that measures it again.")] = False,
     after: Annotated[
         int | None,
-        Field(description="only rows with an id after this: the next page, in their order", ge=0, le=MAX_ID),
+        Field(description="Only rows with a higher id: the next page, in the order of ids.", ge=0, le=MAX_ID),
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 1000,
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS, description="Maximum number of rows.")] = 1000,
 ) -> Results:
     """Measurements: every column of those that match."""
     if sort.removeprefix("-") not in EXPORTED:

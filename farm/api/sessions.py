@@ -58,7 +58,7 @@ class EndedSessions(Document):
 def list_(
     access: Access,
     *,
-    all: Annotated[bool, Field(description="Sessions that are over, too."), Cli(("--all", "-a"))] = False,  # noqa: A002
+    all: Annotated[bool, Field(description="Include sessions that have ended."), Cli(("--all", "-a"))] = False,  # noqa: A002
 ) -> list[SessionLine]:
     """List the browsers that are signed in."""
     with access.connect() as connection:

@@ -40,8 +40,8 @@ class NewToken(Document):
     role: Annotated[
         Role,
         Field(
-            description="read: look, and ask models. submit: submit campaigns too, and steer its own. operate: all campaigns "
-            "and devices. admin: also tokens, sessions and worker hosts."
+            description="What it allows. read: read, and use models. submit: also submit campaigns and control its own. "
+            "operate: all campaigns and devices. admin: also tokens, sessions and worker hosts."
         ),
         Cli(("--role", "-r")),
     ] = Role.READ

@@ -74,7 +74,9 @@ def _request(change: Change, device_type: str, *, any_source: bool) -> int:
 
 
 @operation("GET", "/trainings/{training}")
-def show(access: Access, training: Annotated[int, Field(ge=1, le=MAX_ID)]) -> TrainingNow:
+def show(
+    access: Access, training: Annotated[int, Field(ge=1, le=MAX_ID, description="The id of a training.")]
+) -> TrainingNow:
     """A training: its state, its progress, and the model that it made."""
     with access.connect() as connection:
         return _now(connection, training)

@@ -128,4 +128,4 @@ def revoke(connection: Connection, name: str) -> None:
     """Revokes a token. Raises `NoSuchToken`."""
     if connection.execute(_REVOKE, {"name": name}).one_or_none() is None:
         listed = ", ".join(token.name for token in list_tokens(connection) if token.revoked_at is None) or "none yet"
-        raise NoSuchToken(name=name, list_tokens=listed)
+        raise NoSuchToken(name=name, known=listed)

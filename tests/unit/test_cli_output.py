@@ -54,9 +54,9 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ((40, 12, 1, 0), "turn: gpu.h200 is shared by 40 owners, of whom 12 used less and go first"),
-        ((1, 0, 3, 2), "turn: gpu.h200 is shared by 3 campaigns of this owner, of which 2 used less and go first"),
-        ((2, 0, 2, 1), "of whom 0 used less and go first; and shared by 2 campaigns"),
+        ((40, 12, 1, 0), "turn: gpu.h200 is shared by 40 owners; 12 used less and go first"),
+        ((1, 0, 3, 2), "turn: gpu.h200 is shared by 3 campaigns of this owner; 2 used less and go first"),
+        ((2, 0, 2, 1), "0 used less and go first, and shared by 2 campaigns"),
     ],
 )
 def test_status_says_with_whom_a_campaign_shares(counts: tuple[int, int, int, int], says: str) -> None:

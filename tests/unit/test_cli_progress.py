@@ -89,7 +89,7 @@ def test_watching_a_learning_campaign_prints_its_error_on_the_test_set(monkeypat
         assert follow(watched, "learning")["done"] == 80
     assert err.getvalue().splitlines() == [
         "learning: 40 of 60 jobs, 66.6%, 90 jobs/min, 1 min 00 s left",
-        "learning: 60 of 80 jobs, 75%, 90 jobs/min, 1 min 00 s left, 10.0% off on the test set after 200 device s",
+        "learning: 60 of 80 jobs, 75%, 90 jobs/min, 1 min 00 s left, 10.0% mean error on the test set after 200 device s",
     ]
 
 

@@ -75,7 +75,7 @@ def test_every_part_is_shown_in_the_order_of_the_measurement() -> None:
         "samples: 52, ms of one GEMM",
         "samples with operands in the cache: 4, ms",
         "power",
-        "looks at clocks and temperature: 6",
+        "readings of clocks and temperature: 6",
     ]
 
 
@@ -181,12 +181,12 @@ def test_a_device_that_counts_energy_but_has_no_ring_is_explained_too() -> None:
 
 
 def test_clocks_and_temperature_are_shown_over_time_and_reasons_when_they_held() -> None:
-    assert read(SCRIPTED)["looks at clocks and temperature: 6"] == [
+    assert read(SCRIPTED)["readings of clocks and temperature: 6"] == [
         "SM clock MHz      1,830 to 1,980  █▇▅▄▂▁",
         "memory clock MHz  2,619",
         "temperature °C    40 to 45        ▁▂▄▅▇█",
-        "throttled by      none (looks 1 to 2), sw_power_cap (looks 3 to 5),",
-        "  none (look 6)",
+        "throttled by      none (readings 1 to 2), sw_power_cap (readings 3 to 5),",
+        "  none (reading 6)",
     ]
 
 

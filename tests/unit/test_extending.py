@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from starlette.datastructures import QueryParams
 from typer.testing import CliRunner
 
+from farm.api import Direct
+from farm.api.operation import OPERATIONS
 from farm.api.results import Results
 from farm.broker.queues import queue_of_type
 from farm.campaign import KnownDevice, load, plan
@@ -22,6 +27,7 @@ from farm.campaign.strategies import STRATEGIES
 from farm.charts import matplotlib_renderer, plotly_renderer
 from farm.cli import imports
 from farm.cli.results import format_of
+from farm.cli.tables import TABLES
 from farm.compare.health import HealthQuery
 from farm.compare.health.assessment import Member
 from farm.compare.health.diagnosis import diagnose
@@ -34,8 +40,10 @@ from farm.kernels import Configuration
 from farm.report.sections import SECTIONS
 from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
 from farm.vendors.cpu import Cpu
+from farm.web.pages.forms import Form
 from support.quick import QUICK
 from support.result_rows import results_of, tiled
+from support.screens import printed
 from workers.devices.cpu import CpuDevice, identify
 
 EXTENDING = Path(__file__).parents[2] / "docs" / "extending.md"
@@ -202,3 +210,21 @@ def test_a_chart_of_one_s_own_is_in_the_report() -> None:
     assert chart.message == "The highest power is 250 W."
     assert [trace["y"] for trace in plotly_renderer.figure(chart)["data"]] == [[150], [250], [150]]
     assert matplotlib_renderer.png(chart).startswith(b"\x89PNG")
+
+
+def test_an_operation_of_one_s_own_is_a_command_with_a_table_and_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.cli.options.farm_of", lambda _settings: nullcontext(Direct(Mock())))
+    with unchanged_after(OPERATIONS), unchanged_after(TABLES):
+        names = run_example("Add an operation")
+        shown = CliRunner().invoke(names["app"], ["--help"], env={"COLUMNS": "100"})
+        assert "Maximum number of parameters." in shown.output
+        lines = printed(lambda: names["app"](["-n", "1"], standalone_mode=False), None)
+        assert [line.split() for line in lines if line.startswith(("family", "blas"))] == [
+            ["family", "parameters"],
+            ["blas", "threads"],
+        ]
+        found = json.loads(CliRunner().invoke(names["app"], ["-n", "1", "--json"]).output)
+        assert {"name": "tiled", "parameters": ["tile"]} in found
+        form = Form(names["families"], QueryParams("max_parameters=1"))
+        assert form["max_parameters"].attributes == {"type": "number", "min": 0, "max": 20, "step": None}
+        assert form.arguments(names["families"]) == {"max_parameters": 1}

@@ -199,7 +199,7 @@ def test_a_terminal_without_unicode_gets_ascii(program: Command) -> None:
 
 def test_a_recording_explains_nothing(command: Command) -> None:
     done = command(RECORDED, "--device", f"recorded:{RECORDING}", "--explain")
-    assert "nothing to explain" in done.stderr
+    assert "There is no explanation" in done.stderr
     assert "what was decided" not in done.stdout
 
 

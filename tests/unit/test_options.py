@@ -14,9 +14,9 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from farm.api import Direct, comparing, health
+from farm.api import Direct
 from farm.api.access import Access
-from farm.api.operation import OPERATIONS, Cli, Document, InTable, fields_of, operation
+from farm.api.operation import OPERATIONS, Cli, Document, InTable, Upload, fields_of, operation
 from farm.cli.options import asks, takes
 from farm.cli.result_table import ResultTable
 from farm.cli.tables import TABLES
@@ -108,7 +108,7 @@ def found(
 
 
 @operation("POST", "/tests/{name}")
-def changed(access: Access, name: Annotated[str, Cli(argument=True)], body: Body) -> str:
+def changed(access: Access, name: Annotated[str, Field(description="A name."), Cli(argument=True)], body: Body) -> str:
     """An operation with a path and a body."""
     return f"{name} {body.names} {body.reason}"
 
@@ -190,9 +190,14 @@ def test_the_columns_of_a_table_are_the_fields_that_say_so() -> None:
         del TABLES[table.key]
 
 
-def test_descriptions_of_what_commands_take_are_sentences() -> None:
-    for query in (comparing.Comparing, health.show):
-        for name, field in fields_of(query).items():
-            assert field.description is not None, name
-            assert field.description[0].isupper(), name
-            assert field.description.endswith("."), name
+def test_the_fields_of_every_operation_are_described_in_sentences() -> None:
+    import farm.api
+
+    for function, known in farm.api.OPERATIONS.items():
+        for name, field in fields_of(function).items():
+            if field.annotation is Upload:
+                continue
+            about = f"{known.name}, {name}: {field.description}"
+            assert field.description, about
+            assert field.description[0].isupper(), about
+            assert field.description.endswith("."), about

@@ -10,7 +10,7 @@ import pytest
 from farm.api.campaigns import LearningPoint, Progress
 from farm.api.devices import select
 from farm.api.jobs import device_for
-from farm.cli.progress import pace_text
+from farm.cli.progress import eta_text
 from farm.coordinator.estimates import Cause, FarmState, Stuck, condition, what_is_stuck
 from farm.db.kernels import AwaitedKernels
 from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput
@@ -219,20 +219,20 @@ def test_time_left_is_what_waits_at_the_pace_of_the_last_minutes() -> None:
 
 def test_progress_says_the_rate_the_time_left_and_what_is_stuck() -> None:
     stuck = Stuck(campaign_id=1, target="any", jobs=12, cause=Cause.NO_DEVICE, why="no device")
-    assert pace_text(now(jobs_per_minute=1234.5, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
-    assert pace_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: no device"
-    assert pace_text(now(state=CampaignState.PAUSED)) == "paused: farm resume small continues it"
-    assert pace_text(now()) == "waiting for the first results"
-    assert pace_text(now(kernels_awaited=AwaitedKernels(1112, 2, 16128))) == "1,112 kernels to be built (2 in work)"
+    assert eta_text(now(jobs_per_minute=1234.5, seconds_left=200.0)) == "1,234 jobs/min, 3 min 20 s left"
+    assert eta_text(now(stuck=[stuck, stuck], stuck_jobs=24)) == "24 jobs are stuck: no device"
+    assert eta_text(now(state=CampaignState.PAUSED)) == "paused; to continue: farm resume small"
+    assert eta_text(now()) == "waiting for the first results"
+    assert eta_text(now(kernels_awaited=AwaitedKernels(1112, 2, 16128))) == "1,112 kernels to be built (2 in progress)"
 
 
 def test_progress_of_a_learning_campaign_says_its_error_on_the_test_set() -> None:
     learned = LearningPoint(pool="any", round=3, error=None, **point(3, all=8.04, blas=10.0))
-    assert pace_text(now(learned=learned, jobs_per_minute=90.0)) == (
-        "90 jobs/min, 8.0% off on the test set after 300 device s"
+    assert eta_text(now(learned=learned, jobs_per_minute=90.0)) == (
+        "90 jobs/min, 8.0% mean error on the test set after 300 device s"
     )
     untested = LearningPoint(pool="any", round=1, error=None, **point(1))
-    assert pace_text(now(learned=untested)) == "waiting for the first results"
+    assert eta_text(now(learned=untested)) == "waiting for the first results"
 
 
 def now(**known: Any) -> Progress:

@@ -89,7 +89,7 @@ def test_every_reason_for_an_end_is_printed_and_reported(capsys: pytest.CaptureF
     run._print(ran({**last, "round": 2}, last))
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if line.startswith("Learning on")] == [
-        f"Learning on any ended after round 3: 4.5% off on 40 rows of the test set, 300 device seconds used. "
+        f"Learning on any ended after round 3: 4.5% mean error on 40 rows of the test set, 300 device seconds used. "
         f"It ended as {reason}."
     ]
     assert any(line.endswith("The test set and 3 rounds took 60 measurements.") for line in printed)
@@ -103,7 +103,7 @@ def test_other_ends_are_printed_for_each_pool(capsys: pytest.CaptureFixture[str]
     run._print(ran(failed, cancelled, untested))
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Learning on")] == [
         "Learning on any ended after round 1, which could not be decided: no memory",
-        "Learning on type:cpu-two ended after round 2: 22.0% off on 40 rows of the test set, 200 device seconds used. "
+        "Learning on type:cpu-two ended after round 2: 22.0% mean error on 40 rows of the test set, 200 device seconds used. "
         "It ended as the campaign was cancelled.",
         "Learning on type:cpu-one ended after round 1: 100 device seconds used. It ended as the target is reached.",
     ]

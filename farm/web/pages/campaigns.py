@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
+import fastapi
 import yaml
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from farm.api import campaigns, devices, jobs
 from farm.api.campaigns import CampaignNow
 from farm.api.jobs import Choice
 from farm.campaign.strategies import search_model
-from farm.db.states import CampaignState, FailureKind, JobState
+from farm.db.states import CampaignState
 from farm.errors import BadInput
 from farm.web.pages import chart_data
+from farm.web.pages.forms import Form
 from farm.web.pages.rendering import Visit, Visiting, linked, segment
 
 router = APIRouter()
@@ -25,23 +27,18 @@ _STATES = {"": None, UNFINISHED: [CampaignState.ACTIVE, CampaignState.PAUSED], *
 
 
 @router.get("/", name="campaigns")
-def list_(
-    visit: Visiting,
-    state: Annotated[str, Query()] = "",
-    owner: Annotated[str, Query()] = "",
-    search: Annotated[str, Query()] = "",
-    before: Annotated[int | None, Query(ge=0)] = None,
-) -> Response:
+def list_(visit: Visiting, state: str = "", before: Annotated[int | None, Query(ge=0)] = None) -> Response:
     if state not in _STATES:
         raise BadInput(detail=f"Unknown state {state!r}. States: {', '.join(filter(None, _STATES))}.")
-    found = visit.ask(
-        campaigns.list_, state=_STATES[state], owner=owner or None, search=search or None, before=before, limit=PAGE + 1
-    )
+    form = Form(campaigns.list_, visit.request.query_params, fields=("owner", "search"))
+    query = form.arguments(campaigns.list_, state=_STATES[state], before=before, limit=PAGE + 1)
+    found = visit.ask(campaigns.list_, **query)
     shown = found[:PAGE]
-    asked = {"state": state, "owner": owner, "search": search}
+    asked = {**({"state": state} if state else {}), **form.values}
     return visit.show(
         "campaigns.html",
         campaigns=shown,
+        form=form,
         asked=asked,
         states=[name for name in _STATES if name],
         first=linked("/", asked) if before is not None else None,
@@ -90,7 +87,7 @@ _STEERING = {
 
 
 @router.post("/campaigns/{campaign}/steer")
-def steer(visit: Visiting, campaign: str, to: Annotated[str, Form()]) -> Response:
+def steer(visit: Visiting, campaign: str, to: Annotated[str, fastapi.Form()]) -> Response:
     if to not in _STEERING:
         raise BadInput(detail=f"Unknown action {to!r}. Actions: pause, resume or cancel.")
     operation, message = _STEERING[to]
@@ -102,43 +99,25 @@ def steer(visit: Visiting, campaign: str, to: Annotated[str, Form()]) -> Respons
 def list_jobs(
     visit: Visiting,
     campaign: str,
-    state: Annotated[str, Query()] = "",
-    kind: Annotated[str, Query()] = "",
     limit: Annotated[int, Query(ge=1, le=5000)] = 100,
 ) -> Response:
     head = visit.ask(campaigns.progress, campaign)
-    found = visit.ask(
-        jobs.list_,
-        campaign,
-        state=_chosen(JobState, state),
-        kind=_chosen(FailureKind, kind),
-        limit=limit + 1,
-    )
+    form = Form(jobs.list_, visit.request.query_params, fields=("state", "kind"))
+    found = visit.ask(jobs.list_, **form.arguments(jobs.list_, campaign=campaign, limit=limit + 1))
     return visit.show(
         "jobs.html",
         campaign=head,
         steerable=visit.owns(head.owner),
         here=path_of(head.digest),
         jobs=found[:limit],
-        asked={"state": state, "kind": kind},
-        states=list(JobState),
-        kinds=list(FailureKind),
-        more=linked(f"{path_of(head.digest)}/jobs", {"state": state, "kind": kind, "limit": min(10 * limit, 5000)})
+        form=form,
+        more=linked(f"{path_of(head.digest)}/jobs", {**form.values, "limit": min(10 * limit, 5000)})
         if len(found) > limit < 5000
         else None,
     )
 
 
-def _chosen(kind: Any, value: str) -> list[Any] | None:
-    """What a form's choice means. Raises `BadInput`."""
-    if not value:
-        return None
-    if value not in list(kind):
-        raise BadInput(detail=f"Unknown value {value!r}. Values: {', '.join(kind)}.")
-    return [kind(value)]
-
-
 @router.post("/campaigns/{campaign}/retry")
-def retry(visit: Visiting, campaign: str, job: Annotated[list[int] | None, Form()] = None) -> Response:
+def retry(visit: Visiting, campaign: str, job: Annotated[list[int] | None, fastapi.Form()] = None) -> Response:
     done = visit.ask(jobs.retry, campaign, Choice(states=[], kinds=[], job_ids=job or []))
     return visit.go(f"/campaigns/{segment(campaign)}", "retried", done.reopened)

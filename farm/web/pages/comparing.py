@@ -1,20 +1,18 @@
-"""Comparing interactively: a form whose address is the comparison, what came of it, and a chart of it."""
+"""Comparisons: a form whose address is the comparison, its result, and a chart."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from farm.api import comparing, devices
 from farm.api.comparing import Compared, Comparing, Filling
-from farm.api.operation import checked
 from farm.errors import FarmError
 from farm.kernels.families import FAMILIES
-from farm.web.errors import status_of
 from farm.web.pages import chart_data
-from farm.web.pages.forms import form_values
+from farm.web.pages.forms import Form, Posted
 from farm.web.pages.rendering import Visit, Visiting, linked
 from farm.web.routes import ExpensivePage, runs
 
@@ -32,25 +30,23 @@ FIELDS = 3
 @router.get("/compare", name="compare")
 @runs(comparing.compare)
 def compare(visit: Visiting) -> Response:
-    given = form_values(Comparing, visit.request.query_params)
+    form = Form(Comparing, visit.request.query_params)
+    given = form.values
     if "price" in given:  # one field for all groups
         given["price"] = " ".join(given["price"]).split()
     if "predict" not in given:
         given.pop("mix_protocols", None)
     found, wrong = None, None
     if given.keys() & {"side", "by"}:
-        try:
-            found = visit.ask(comparing.compare, checked(Comparing, **{**given, "top": TOP}))
-        except FarmError as error:
-            if status_of(error) >= 500:
-                raise
-            wrong = error
+        found, wrong = visit.ask_form(comparing.compare, form, top=TOP)
     sides = given.get("side", [])
-    asked = {**dict.fromkeys(Comparing.model_fields, ""), **given}
     named, types = _names(visit)
     return visit.show(
         "compare.html",
-        asked={**asked, "price": " ".join(asked["price"])},
+        form=form,
+        by=given.get("by", ""),
+        detailed=bool(given.keys() - {"side", "by"}),
+        fill={name: value for name, value in given.items() if name in Filling.model_fields},
         fields=[*sides, *[""] * max(FIELDS - len(sides), 1)],
         keys=KEYS,
         families=sorted(FAMILIES),
@@ -60,43 +56,21 @@ def compare(visit: Visiting) -> Response:
         wrong=wrong,
         letters=LETTERS,
         chart=None if found is None else chart_data.ratios(found.model_dump(), LETTERS),
-        again=linked("/api/v1/compare", {**asked, "top": TOP}),
+        again=linked("/api/v1/compare", {**given, "top": TOP}),
         labelled=None
         if found is not None and "any_source" in given
-        else linked("/compare", {**asked, "any_source": "true"}),
-        mixing=linked("/compare", {**asked, "mix_protocols": "true"}) if _leaves_models_out(found, wrong) else None,
+        else linked("/compare", {**given, "any_source": "true"}),
+        mixing=linked("/compare", {**given, "mix_protocols": "true"}) if _leaves_models_out(found, wrong) else None,
         groups=_groups(found),
         **_by_letter(found),
-        status=200 if wrong is None else status_of(wrong),
     )
 
 
 @router.post("/compare")
 @runs(comparing.fill)
-def fill(
-    visit: Visiting,
-    side: Annotated[list[str] | None, Form()] = None,
-    by: Annotated[str, Form()] = "",
-    campaign: Annotated[str, Form()] = "",
-    type: Annotated[str, Form()] = "",  # noqa: A002
-    family: Annotated[str, Form()] = "",
-    dtype: Annotated[str, Form()] = "",
-    any_source: Annotated[bool, Form()] = False,
-) -> Response:
-    """Submits what a side lacks and another has."""
-    done = visit.ask(
-        comparing.fill,
-        checked(
-            Filling,
-            side=side or [],
-            by=by or None,
-            campaign=campaign or None,
-            type=type or None,
-            family=family or None,
-            dtype=dtype or None,
-            any_source=any_source,
-        ),
-    )
+def fill(visit: Visiting, posted: Posted) -> Response:
+    """Submits what a group lacks and another has."""
+    done = visit.ask(comparing.fill, **Form(Filling, posted).arguments(comparing.fill))
     return visit.show("filled.html", fills=done.fills)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Annotated
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter
 from fastapi.responses import Response
+from starlette.datastructures import FormData
 
 from farm.api import devices
-from farm.api.devices import Which
 from farm.db.progress import Presence
 from farm.errors import BadInput
 from farm.web.pages.deletions import import_page
+from farm.web.pages.forms import Form, Posted
 from farm.web.pages.rendering import Visiting, linked
 
 router = APIRouter()
@@ -25,33 +25,31 @@ _ACTIONS = {
 
 
 @router.get("/devices", name="devices")
-def list_(visit: Visiting, host: Annotated[str, Query()] = "", type: Annotated[str, Query()] = "") -> Response:  # noqa: A002
-    found = visit.ask(devices.list_, host=host or None, type=type or None)
+def list_(visit: Visiting) -> Response:
+    form = Form(devices.list_, visit.request.query_params)
+    found = visit.ask(devices.list_, **form.arguments(devices.list_))
     # What was measured elsewhere has no worker to look after.
     found.sort(key=lambda device: (device.presence is Presence.IMPORTED, device.host))
     by_host = {name: list(those) for name, those in groupby(found, key=lambda device: device.host)}
     return visit.show(
         "devices.html",
         hosts=by_host,
-        asked={"host": host, "type": type},
+        asked=form.values,
+        change=Form(devices.drain, FormData(), fields=("reason",)),
         counted=visit.ask(devices.counts),
-        here=linked("/devices", {"host": host, "type": type}),
+        here=linked("/devices", form.values),
         import_page=import_page,
     )
 
 
 @router.post("/devices")
-def set_(
-    visit: Visiting,
-    which: Annotated[str, Form()],
-    to: Annotated[str, Form()],
-    reason: Annotated[str, Form(max_length=500)] = "",
-) -> Response:
+def set_(visit: Visiting, posted: Posted) -> Response:
+    form, to = Form(devices.drain, posted), posted.get("to")
     if to not in _ACTIONS:
         raise BadInput(detail=f"Unknown action {to!r}. Actions: drain, quarantine or resume.")
-    if to == "quarantine" and not reason.strip():
+    if to == "quarantine" and "reason" not in form.values:
         raise BadInput(detail="Give a reason for the quarantine.")
     operation, message = _ACTIONS[to]
-    done = visit.ask(operation, Which(which=[which], reason=reason.strip() or None))
+    done = visit.ask(operation, **form.arguments(operation))
     changed = sum(one.changed for one in done)
     return visit.go("/devices", message if changed else "unchanged", changed)

@@ -19,6 +19,7 @@ from farm.api import OPERATIONS
 from farm.api.access import Access
 from farm.db.states import Role
 from farm.devices import IMPORTED_PREFIX
+from farm.errors import FarmError
 from farm.formatting import (
     configuration_text,
     kernel_text,
@@ -28,8 +29,10 @@ from farm.formatting import (
     types_of_text,
     types_text,
 )
+from farm.web.errors import status_of
 from farm.web.pages import flash
 from farm.web.pages.assets import address_of
+from farm.web.pages.forms import Form
 from farm.web.routes import access_of, perform, who
 from farm.web.security import Caller
 
@@ -166,12 +169,47 @@ class Visit:
         answer: R = perform(known, self.access, *args, **kwargs)
         return answer
 
+    def ask_form(
+        self, operation: Callable[Concatenate[Access, ...], R], form: Form, **more: Any
+    ) -> tuple[R | None, FarmError | None]:
+        """The result of an operation on the fields of a form, or the user's mistake, which the page shows.
+
+        Args:
+            operation: the form's operation, or one that takes the form's model.
+            form: what was given.
+            more: values of fields that the form does not have.
+        """
+        try:
+            return self.ask(operation, **form.arguments(operation, **more)), None
+        except FarmError as error:
+            if status_of(error) >= 500:
+                raise
+            return None, error
+
     def owns(self, owner: str) -> bool:
         """Whether the caller may steer what is that owner's."""
         return self.caller.role.may(Role.OPERATE) or (self.caller.role.may(Role.SUBMIT) and self.caller.name == owner)
 
-    def show(self, template: str, *, status: int = 200, over: bool = False, **context: Any) -> HTMLResponse:
-        """The page; its block `live` alone where that asks for itself, for the last time where it is `over`."""
+    def show(
+        self,
+        template: str,
+        *,
+        wrong: FarmError | None = None,
+        status: int = 200,
+        over: bool = False,
+        **context: Any,
+    ) -> HTMLResponse:
+        """The page, or only its block `live` for a request that updates it.
+
+        Args:
+            template: the template's file.
+            wrong: a user's mistake, which the page shows and which sets the status.
+            status: the status of the response otherwise.
+            over: the page does not change any more.
+            context: what the template uses.
+        """
+        status = status if wrong is None else status_of(wrong)
+        context["wrong"] = wrong
         context |= {"request": self.request, "caller": self.caller, "over": over}
         if is_update(self.request):
             fragment = rendered(template, block="live", **context)

@@ -6,13 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, UploadFile
+import fastapi
+from fastapi import APIRouter, UploadFile
 from fastapi.responses import Response
+from starlette.datastructures import FormData
 
 from farm.api import campaigns
-from farm.api.campaigns import Submission
+from farm.api.campaigns import SubmitOptions
 from farm.errors import BadInput
 from farm.web.pages.campaigns import path_of
+from farm.web.pages.forms import Form, Posted
 from farm.web.pages.rendering import Visiting
 from farm.web.routes import ExpensivePage, runs
 
@@ -51,36 +54,39 @@ class Mistake:
 
 @router.get("/submit", name="submit")
 def form(visit: Visiting) -> Response:
-    return visit.show("submit.html", text=FIRST, name=NAME, allow_missing=False, mistakes=[], planned=None)
+    return visit.show(
+        "submit.html", text=FIRST, name=NAME, form=Form(SubmitOptions, FormData()), mistakes=[], planned=None
+    )
 
 
 @router.post("/submit")
 @runs(campaigns.submit)
 def submit(
     visit: Visiting,
-    text: Annotated[str, Form()] = "",
-    to: Annotated[str, Form()] = "check",
-    allow_missing: Annotated[bool, Form()] = False,
-    file: Annotated[UploadFile | None, File()] = None,
+    posted: Posted,
+    text: Annotated[str, fastapi.Form()] = "",
+    to: Annotated[str, fastapi.Form()] = "check",
+    file: Annotated[UploadFile | None, fastapi.File()] = None,
 ) -> Response:
+    options = Form(SubmitOptions, posted, fields=("allow_missing",))
     name, text = NAME, text.replace("\r\n", "\n")
     planned, mistakes = None, list[Mistake]()
     try:
         if file is not None and file.filename:
             name, text = _shortened(file.filename), _read(file)
-        submission = Submission(text=text, name=name, owner=None, allow_missing=allow_missing)
+        query = options.arguments(campaigns.submit, text=text, name=name)
         if to == "submit":
-            done = visit.ask(campaigns.submit, submission)
+            done = visit.ask(campaigns.submit, **query)
             message = "submitted" if done.new else "more" if done.new_jobs else "known"
             return visit.go(path_of(done.digest), message, sum(done.counts.values()) if done.new else done.new_jobs)
-        planned = visit.ask(campaigns.check, submission)
+        planned = visit.ask(campaigns.check, **query)
     except BadInput as error:
         mistakes = [_mistake(line, name, text) for line in str(error).splitlines()]
     return visit.show(
         "submit.html",
         text=text,
         name=name,
-        allow_missing=allow_missing,
+        form=options,
         mistakes=mistakes,
         planned=planned,
         status=400 if mistakes else 200,
