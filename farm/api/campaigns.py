@@ -380,9 +380,7 @@ def list_(
     state: Annotated[list[CampaignState] | None, Field(description="Only in one of these states.")] = None,
     owner: Annotated[str | None, Field(description="Only of this owner.")] = None,
     search: Annotated[str | None, Field(description="Only with this text in the name.")] = None,
-    before: Annotated[
-        int | None, Field(description="Only with a lower id: the next page.", ge=0, le=MAX_ID)
-    ] = None,
+    before: Annotated[int | None, Field(description="Only with a lower id: the next page.", ge=0, le=MAX_ID)] = None,
     limit: Annotated[int, Field(ge=1, le=500, description="Maximum number of campaigns.")] = 50,
 ) -> list[ListedCampaign]:
     """Campaigns, the newest first, and how far they are."""

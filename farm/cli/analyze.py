@@ -137,8 +137,8 @@ def _remark(studies: list[DeviceTiles], wanted: int) -> None:
             remarks.print(f"{kind}: tile {wanted} was not measured; the baseline is tile {study.baseline}.")
         if study.off_baseline:
             remarks.print(
-                f"{kind}: {study.off_baseline:,} of {count:,} problems lack tile {study.baseline}: they are held "
-                "against their smallest tile, and left out of the means."
+                f"{kind}: {study.off_baseline:,} of {count:,} problems lack tile {study.baseline}: they are "
+                "compared with their smallest tile, and left out of the means."
             )
         if len(study.summary) == 1:
             remarks.print(f"{kind}: only tile {study.baseline} was measured, so there is nothing to compare.")
@@ -291,7 +291,7 @@ def _watts(summary: TileSummary) -> str | None:
 
 
 _BESIDE_PAPER = Table(
-    "tiles beside the paper",
+    "tiles compared with the paper",
     Column("tile", number=True),
     *(
         Column(name, number=True, priority=priority)
@@ -315,8 +315,8 @@ def _print_beside(study: DeviceTiles) -> None:
         )
         for b in beside
     ]  # fmt: skip
-    _BESIDE_PAPER.print(rows, title=f"{study.device_type} beside the paper, against tile {study.baseline}")
-    console.print(f"The paper's: {PAPER_SOURCE}. Another card and other shapes.\n")
+    _BESIDE_PAPER.print(rows, title=f"{study.device_type} compared with the paper, against tile {study.baseline}")
+    console.print(f"Source of the paper's values: {PAPER_SOURCE}. It used another card and other shapes.\n")
 
 
 def _share(part: int, summary: TileSummary) -> str:

@@ -1,4 +1,4 @@
-"""`farm`: the commands put together, and how errors leave."""
+"""`farm`: the program, and how it reports errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _options(
 
 
 def main() -> None:
-    """The program `farm`: its signals, its log, and the command line it was started with."""
+    """Runs the program `farm`: prepares signals and the log, and runs the command line."""
     streams.prepare()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -118,7 +118,7 @@ def _debugging() -> bool:
 
 
 def _interrupt(*_: object) -> None:
-    """SIGTERM, and the end of the terminal, end a command as Ctrl-C does: what it started is stopped in order."""
+    """Makes SIGTERM and SIGHUP end a command like Ctrl-C: it stops what it started."""
     raise KeyboardInterrupt
 
 
@@ -127,7 +127,7 @@ def _say(message: str) -> None:
 
 
 def _print(label: str, message: str) -> None:
-    """Prints a line on stderr. Imports rich only where there is one to print."""
+    """Prints a line on stderr. Imports rich only when it is called."""
     from rich.markup import escape
 
     from farm.cli.output import remarks

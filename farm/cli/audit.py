@@ -32,11 +32,12 @@ def _audit(
     *,
     context: typer.Context,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new changes, until Ctrl-C.", show_default=False)
+        bool,
+        typer.Option("--follow", "-f", help="Keep printing new changes until Ctrl-C.", show_default=False),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List changes that people made, the newest first: by which way, from where, and on what."""
+    """List changes that people made, the newest first."""
     if context.invoked_subcommand is not None:
         return
     if follow and as_json:

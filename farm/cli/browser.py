@@ -1,4 +1,4 @@
-"""Opening an address in the user's browser, where there is one."""
+"""Open an address in the user's browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def show(address: str, *, only_print: bool = False) -> None:
 
 
 def show_link(page: str, link: str, *, folder: Path | None, only_print: bool) -> None:
-    """Opens a link to a page that is for this account alone, or prints it where no browser opens.
+    """Opens a link that only this account may use. Prints it if no browser opens.
 
     Other accounts see the command lines of this one, so the browser gets the link from a file that only this account reads, in
     `folder` or among temporary files.
@@ -35,7 +35,7 @@ def show_link(page: str, link: str, *, folder: Path | None, only_print: bool) ->
 
 
 def _redirecting(link: str, folder: Path | None) -> Path:
-    """A file that leads to the link. Those that a folder of ours has from before are removed."""
+    """A file that redirects to the link. Removes earlier files of this kind from the folder."""
     address = html.escape(link)
     for old in folder.glob("sign-in-*.html") if folder is not None else ():
         old.unlink(missing_ok=True)
@@ -48,7 +48,7 @@ def _redirecting(link: str, folder: Path | None) -> Path:
 
 
 def open_address(address: str) -> None:
-    """Opens an address that the user knows already. Where that is not possible, says why on stderr; this is no error."""
+    """Opens an address that the user knows already. If that is not possible, prints the reason on stderr."""
     if (why := _no_browser()) is None and not _opened(address):
         why = _NOT_FOUND
     if why is not None:
@@ -63,7 +63,7 @@ def _not_opened(why: str) -> None:
 
 
 def _no_browser() -> str | None:
-    """Why a browser is not even tried: a text browser would take over the terminal. BROWSER is always tried."""
+    """Why no browser is started: a text browser would take over the terminal. BROWSER is always started."""
     if os.environ.get("BROWSER") or sys.platform in ("darwin", "win32"):
         return None
     if os.environ.get("TERM") == "dumb":

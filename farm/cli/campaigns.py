@@ -1,11 +1,11 @@
-"""`farm submit`, `watch`, `pause`, `resume`, `cancel`: campaigns from file to end."""
+"""`farm submit`, `watch`, `pause`, `resume`, `cancel`: submit campaigns and control them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,10 +13,11 @@ from sqlalchemy import Connection
 
 from farm.api import Direct, Farm, campaigns, farm_of, submitting
 from farm.api.access import Access
-from farm.api.campaigns import CampaignChange, HeldBatches, Planned, Running, Submission, planned
+from farm.api.campaigns import CampaignChange, HeldBatches, Planned, Running, Submission, SubmitOptions, planned
 from farm.campaign import Campaign, texts_named
 from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
+from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
@@ -30,47 +31,41 @@ from farm.services.session import Session
 from farm.settings import settings
 
 FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
-AgainOption = Annotated[
+WaitOption = Annotated[
     bool,
     typer.Option(
-        "--again",
-        help="Measure it again, for example after a driver update. If its last repetition is not finished, continue that one.",
-        show_default=False,
+        "--wait", help="Return when no device holds a job of it any more, and all rows are stored.", show_default=False
     ),
 ]
-CampaignArgument = Annotated[
-    str, typer.Argument(help="A campaign's name, or the first six or more digits of its digest.", show_default=False)
-]
 
-
-NO_WORKER = "No worker is up: start one with [bold]farm up[/]. Where it is up already, [bold]farm doctor[/] looks for what is wrong."
-
+NO_WORKER = (
+    "No worker is running. Start one: [bold]farm up[/]. If it is running, find the problem: [bold]farm doctor[/]"
+)
 
 NO_BUILDER = (
-    "No builder is up: start one with [bold]farm-worker --build[/] on a host with the extra build, or add kernels that "
+    "No builder is running. Start one with [bold]farm-worker --build[/] on a host with the extra build, or add kernels that "
     "were built elsewhere with [bold]farm kernels add[/]."
 )
 
-
 NO_TRAINER = (
-    "No trainer is up, which decides what a learning campaign measures after its first round: start one with "
+    "No trainer is running. It selects what a learning campaign measures after its first round. Start one with "
     "[bold]farm up[/], or with [bold]farm-trainer[/] on another machine."
 )
 
 
 class CampaignIncomplete(FarmError):
-    """{dead} of {jobs} jobs of {name} ended dead. `farm status {name}` says why."""
+    """{dead} of {jobs} jobs of {name} ended dead. For the reasons: `farm status {name}`"""
 
     exit_code = 6
 
 
 def direct(opened: Session) -> Direct:
-    """Operations on a session that is open already, and stays its opener's to close."""
+    """Operations on an open session. The caller closes it."""
     return Direct(Access(opened.settings, opened=opened))
 
 
 def repeated(opened: Session, campaign: Campaign) -> Campaign:
-    """The campaign as its next repetition, or its last one while that is not over."""
+    """The campaign as its next repetition, or its last one if that is not finished."""
     with opened.engine.connect() as connection:
         return stored_campaigns.again(connection, campaign)
 
@@ -91,15 +86,14 @@ def store(
         return stored
 
 
+@takes(SubmitOptions)
 def submit(
+    options: SubmitOptions,
+    *,
     file: FileArgument,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, check and estimate; submit nothing.", show_default=False)
     ] = False,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing-targets", help="Accept targets that no device has yet.")
-    ] = False,
-    again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a campaign. Submitting the same file twice measures nothing again, except with --again.
@@ -109,13 +103,7 @@ def submit(
         farm submit --dry-run sweep.yaml
     """
     text = text_of(file)
-    submission = Submission(
-        text=text,
-        name=str(file),
-        allow_missing=allow_missing,
-        again=again,
-        files=texts_named(text, file),
-    )
+    submission = Submission(text=text, name=str(file), files=texts_named(text, file), **options.model_dump())
     with farm_of(settings()) as farm:
         if dry_run:
             _print_plan(farm.ask(campaigns.check, submission), as_json)
@@ -130,13 +118,11 @@ def submit(
     waiting = open_jobs(done.counts)
     known = "is submitted" if done.new else "was deleted and is restored" if done.restored else "is known already"
     times = f", repetition {done.repeat}," if done.repeat else ""
-    console.print(
-        f"{done.campaign}{times} {known}: {sum(done.counts.values()):,} jobs, of which {counts_text(done.counts)}."
-    )
+    console.print(f"{done.campaign}{times} {known}: {sum(done.counts.values()):,} jobs ({counts_text(done.counts)}).")
     if done.kernels_awaited:
         console.print(f"{done.jobs_awaiting:,} of them wait for {done.kernels_awaited:,} kernels to be built.")
     if done.state is CampaignState.PAUSED:
-        remarks.print(f"It is paused: [bold]farm resume {done.campaign}[/] goes on with it.")
+        remarks.print(f"The campaign is paused. To continue it: [bold]farm resume {done.campaign}[/]")
     elif waiting and not done.devices_live:
         remarks.print(NO_WORKER)
     elif done.kernels_awaited and not done.builders:
@@ -144,7 +130,7 @@ def submit(
     elif done.trainer is False:
         remarks.print(NO_TRAINER)
     elif waiting:
-        remarks.print(f"[bold]farm watch {done.campaign}[/] follows it.")
+        remarks.print(f"To follow it: [bold]farm watch {done.campaign}[/]")
 
 
 _PLAN = Table(
@@ -222,8 +208,8 @@ def _print_drawn(drawn: Drawn) -> None:
     console.print(f"{drawn.configurations:,} configurations of {drawn.problems:,} problems are measured.")
     if drawn.problems < drawn.requested:
         remarks.print(
-            f"[yellow]{drawn.requested:,} problems were requested:[/] the domain has no more that its constraints keep and a "
-            "kernel runs."
+            f"[yellow]{drawn.requested:,} problems were requested:[/] the domain has no more that meet its constraints and that a "
+            "kernel can run."
         )
 
 
@@ -245,7 +231,7 @@ def _print_plan(made: Planned, as_json: bool) -> None:
     if summary.drawn is not None:
         _print_drawn(summary.drawn)
     if summary.excluded_by_constraints:
-        console.print(f"{summary.excluded_by_constraints:,} configurations are left out by the constraints.")
+        console.print(f"{summary.excluded_by_constraints:,} configurations are excluded by the constraints.")
     if summary.binaries:
         console.print(f"{summary.binaries:,} kernels are needed, built ahead of time.")
     if summary.rounds:
@@ -258,14 +244,15 @@ def _print_plan(made: Planned, as_json: bool) -> None:
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 
 
-def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
+@takes(campaigns.progress)
+def watch(query: dict[str, Any], *, as_json: JsonOption = False) -> None:
     """Follow a campaign until it ends. Ctrl-C stops watching, not the campaign.
 
     Examples:
         farm watch quickstart
     """
     with farm_of(settings()) as farm:
-        now = farm.ask(campaigns.progress, campaign)
+        now = farm.ask(campaigns.progress, **query)
         if open_jobs(now.counts) and not now.devices_live:
             remarks.print(NO_WORKER)
         counts = follow(farm, now.digest)
@@ -274,29 +261,21 @@ def watch(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
         emit_json({"campaign": now.name, "counts": counts, "verdict": judged})
     else:
         console.print(f"{now.name}: {counts_text(counts)}.")
-        warn_of_lost(now.name, counts)
+        _warn_of_jobs_without_result(now.name, counts)
     if counts["dead"]:
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=now.name)
 
 
-def warn_of_lost(name: str, counts: Mapping[str, int]) -> None:
-    """Says how many jobs of a finished campaign have no result, and where the reasons are."""
-    if lost := without_result(counts):
+def _warn_of_jobs_without_result(name: str, counts: Mapping[str, int]) -> None:
+    if number := without_result(counts):
         remarks.print(
-            f"[yellow]{lost:,} of {sum(counts.values()):,} jobs ended without a result:[/] "
-            f"[bold]farm status {escape(name)}[/] says why."
+            f"[yellow]{number:,} of {sum(counts.values()):,} jobs ended without a result.[/] "
+            f"For the reasons: [bold]farm status {escape(name)}[/]"
         )
 
 
-WaitOption = Annotated[
-    bool,
-    typer.Option(
-        "--wait", help="Return when no device holds a job of it any more, and all rows are stored.", show_default=False
-    ),
-]
-
-
-def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
+@takes(campaigns.cancel)
+def cancel(query: dict[str, Any], *, wait: WaitOption = False, as_json: JsonOption = False) -> None:
     """Cancel a campaign. Its results are kept. Submit it again to continue.
 
     After the command returns, no further job of the campaign starts. A device finishes the job in hand, and its row is
@@ -306,20 +285,18 @@ def cancel(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOp
         farm cancel quickstart
         farm cancel quickstart --wait
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(campaigns.cancel, campaign)
-        if wait:
-            done = _when_nothing_is_in_hand(farm, done, campaign)
+    done = _stop(campaigns.cancel, query["campaign"], wait=wait)
     if as_json:
         emit_json({**done.model_dump(), "cancelled_jobs": done.counts["cancelled"]})
     elif done.changed:
         console.print(f"{done.campaign} is cancelled; {done.counts['cancelled']:,} jobs will not be measured.")
-        _print_in_hand(done, campaign, rest="the rest of them will not be measured")
+        _print_in_hand(done, query["campaign"], rest="the rest will not be measured")
     else:
         _print_unchanged(done)
 
 
-def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOption = False) -> None:
+@takes(campaigns.pause)
+def pause(query: dict[str, Any], *, wait: WaitOption = False, as_json: JsonOption = False) -> None:
     """Pause a campaign. No further job starts until farm resume.
 
     After the command returns, no further job of the campaign starts. A device finishes the job in hand, and its row is
@@ -328,35 +305,35 @@ def pause(campaign: CampaignArgument, wait: WaitOption = False, as_json: JsonOpt
     Examples:
         farm pause quickstart
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(campaigns.pause, campaign)
-        if wait:
-            done = _when_nothing_is_in_hand(farm, done, campaign)
+    done = _stop(campaigns.pause, query["campaign"], wait=wait)
     if as_json:
         emit_json(done)
     elif done.changed:
         console.print(
             f"{done.campaign} is paused; {done.counts['pending']:,} jobs wait until farm resume {done.campaign}."
         )
-        _print_in_hand(done, campaign, rest="the rest of them waits too")
+        _print_in_hand(done, query["campaign"], rest="the rest wait too")
     else:
         _print_unchanged(done)
 
 
-def resume(campaign: CampaignArgument, as_json: JsonOption = False) -> None:
+@asks(campaigns.resume)
+def resume(done: CampaignChange) -> None:
     """Resume a paused campaign.
 
     Examples:
         farm resume quickstart
     """
-    with farm_of(settings()) as farm:
-        done = farm.ask(campaigns.resume, campaign)
-    if as_json:
-        emit_json(done)
-    elif done.changed:
-        console.print(f"{done.campaign} goes on; {done.counts['pending']:,} jobs wait for their turn.")
+    if done.changed:
+        console.print(f"{done.campaign} is active again; {done.counts['pending']:,} jobs wait for a device.")
     else:
         _print_unchanged(done)
+
+
+def _stop(operation: Callable[[Access, str], CampaignChange], campaign: str, *, wait: bool) -> CampaignChange:
+    with farm_of(settings()) as farm:
+        done = farm.ask(operation, campaign)
+        return _when_nothing_is_in_hand(farm, done, campaign) if wait else done
 
 
 def _print_unchanged(done: CampaignChange) -> None:
@@ -367,18 +344,18 @@ def _print_in_hand(done: CampaignChange, campaign: str, *, rest: str) -> None:
     if done.counts["running"]:
         verb = "pause" if done.state is CampaignState.PAUSED else "cancel"
         console.print(
-            f"Workers hold {done.counts['running']:,} more, {done.in_hand:,} of them in hand, at most one on each device. What is "
-            f"in hand is finished and what was measured is stored: farm {verb} {escape(campaign)} --wait waits for that; {rest}."
+            f"Workers hold {done.counts['running']:,} more jobs. They finish the {done.in_hand:,} in hand, at most one on each device, "
+            f"and store the rows; {rest}. To wait for that: farm {verb} {escape(campaign)} --wait"
         )
 
 
 def _when_nothing_is_in_hand(farm: Farm, done: CampaignChange, campaign: str) -> CampaignChange:
-    """Waits until no worker holds a batch of a stopped campaign. Says once of each silent worker what becomes of its batch."""
+    """Waits until no worker holds a batch of a stopped campaign. Prints once for each silent worker what happens to its batch."""
     try:
         now = _follow_to_the_last_row(farm, done, campaign)
     except KeyboardInterrupt:
         remarks.print(
-            f"Interrupted. {escape(done.campaign)} stays {done.state}; what devices have in hand is stored when it is finished."
+            f"Interrupted. {escape(done.campaign)} stays {done.state}; devices finish the jobs in hand and store their rows."
         )
         raise typer.Exit(130) from None
     return done.model_copy(update={"counts": now.counts, "state": now.state, "in_hand": now.in_hand})
@@ -386,10 +363,12 @@ def _when_nothing_is_in_hand(farm: Farm, done: CampaignChange, campaign: str) ->
 
 def _follow_to_the_last_row(farm: Farm, done: CampaignChange, campaign: str) -> HeldBatches:
     named, lines = set[str](), LogLines()
-    with remarks.status("waiting for what devices have in hand") as status:
+    with remarks.status("waiting for jobs in hand") as status:
         while (now := farm.ask(campaigns.in_hand, campaign)).running:
             if now.state is not done.state:
-                remarks.print(f"{escape(now.campaign)} is {now.state} again; what is in hand is not waited for.")
+                remarks.print(
+                    f"{escape(now.campaign)} is {now.state} again. The command does not wait for jobs in hand."
+                )
                 break
             text = in_hand_text(now)
             status.update(escape(text))
@@ -410,10 +389,10 @@ def in_hand_text(now: HeldBatches) -> str:
 
 
 def silent_text(one: Running, *, coordinated: bool) -> str:
-    """What becomes of a batch whose worker is not heard of."""
+    """What happens to the batch of a worker that sends no heartbeats."""
     ends = (
-        f"what it holds is given up when its lease passes, {settings().lease_seconds:g} s after its last heartbeat"
+        f"its batch is released when the lease expires, {settings().lease_seconds:g} s after its last heartbeat"
         if coordinated
-        else "no coordinator leads, which would take back what it holds; farm up starts one"
+        else "no coordinator leads, so nothing releases its batch; farm up starts one"
     )
-    return f"{one.device_uuid} on {one.host} is not heard of, its host may be away: {ends}"
+    return f"{one.device_uuid} on {one.host} sends no heartbeats, its host may be down: {ends}"

@@ -110,9 +110,9 @@ def why_local(words: Sequence[str]) -> str | None:
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in the help of the top level, and becomes the command itself when it is run.
+    """Represents a command in the help of the top level. It loads the command when it runs.
 
-    When it is completed, it becomes what `farm.cli.parameters` knows of the command, without importing it.
+    For completion, it uses the parameters in `farm.cli.parameters` and does not import the command.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -131,7 +131,7 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(QuickGroup):
-    """The top level: all of `COMMANDS`, none of them imported."""
+    """The top level: all of `COMMANDS`, without importing them."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -160,7 +160,7 @@ def loaded(entry: Entry) -> Any:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Inside, imports wait for no garbage collection; afterwards, none looks through what they made."""
+    """Disables garbage collection during imports, and excludes the imported objects from later collections."""
     gc.disable()
     try:
         yield
@@ -170,7 +170,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def completed(entry: Entry) -> Any:
-    """The command or group of an entry, as far as completion needs it; its module is not imported."""
+    """The command or group of an entry with what completion needs. Does not import its module."""
     command = command_of(entry.name)
     _add_completions(command, entry)
     return command

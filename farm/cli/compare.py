@@ -1,4 +1,4 @@
-"""`farm compare`: cards, hosts, types, versions or days beside each other, on the configurations that they share."""
+"""`farm compare`: compare cards, hosts, types, versions or days on the configurations that they share."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from farm.settings import settings
 
 @takes(Comparing)
 def compare(
-    asked: Comparing,
+    query: Comparing,
     *,
     fill: Annotated[
         bool,
         typer.Option(
-            "--fill", help="Submit what another group has and a group has not, to be measured.", show_default=False
+            "--fill", help="Submit the configurations that a group lacks and another has.", show_default=False
         ),
     ] = False,
     notes: Annotated[
         bool,
         typer.Option(
             "--notes",
-            help="Show every note, also on versions of programs that compute nothing.",
+            help="Show minor notes too, on versions of programs that do not compute.",
             show_default=False,
         ),
     ] = False,
@@ -56,14 +56,14 @@ def compare(
     written: Download | None = None
     with farm_of(settings()) as farm:
         if fill:
-            filled = farm.ask(comparing.fill, Filling(**asked.model_dump()))
-        found = farm.ask(comparing.compare, asked) if filled is None else filled.compared
+            filled = farm.ask(comparing.fill, Filling(**query.model_dump()))
+        found = farm.ask(comparing.compare, query) if filled is None else filled.compared
         if output is not None and found is not None:
-            written = farm.ask(comparing.pairs, asked)
+            written = farm.ask(comparing.pairs, query)
             written.move_to(output, force=force)
     if as_json:
-        told: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
-        emit_json(told if filled is None else {**told, "fills": filled.model_dump()["fills"]})
+        document: dict[str, Any] = {"baseline": None, "sides": []} if found is None else found.model_dump()
+        emit_json(document if filled is None else {**document, "fills": filled.model_dump()["fills"]})
     else:
         if filled is not None:
             compare_view.show_fills(filled.fills)
@@ -75,10 +75,10 @@ def compare(
             remarks.print(f"{written.rows:,} pairs in {output}", markup=False)
     if found is not None and found.slower:
         which = "; ".join(one.text for one in found.slower)
-        raise SideSlower(baseline=found.baseline.name, pct=f"{asked.check:g}", which=which)
+        raise GroupSlower(baseline=found.baseline.name, pct=f"{query.check:g}", which=which)
 
 
-class SideSlower(FarmError):
+class GroupSlower(FarmError):
     """Slower than {baseline} by more than {pct}%: {which}."""
 
     exit_code = 7

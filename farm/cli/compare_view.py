@@ -1,4 +1,4 @@
-"""Prints a comparison on a terminal."""
+"""The presenter of a comparison on a terminal."""
 
 from __future__ import annotations
 
@@ -29,57 +29,56 @@ _BASELINE = ascii_uppercase[0]
 
 
 def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
-    """Groups get letters, because their names may be long; the baseline is A.
+    """Prints a comparison. Groups get letters, because their names may be long; the baseline is A.
 
     Args:
-        filled: Whether the missing configurations were submitted.
-        every_note: Print the minor notes too, instead of one line about them.
+        found: the comparison.
+        filled: missing measurements were submitted.
+        every_note: print minor notes too, instead of one line about them.
     """
-    letters = dict(zip((group.name for group in found.sides), ascii_uppercase[1:], strict=False))
-    named = [(letters[group.name], group) for group in found.sides]
-    every = [(_BASELINE, found.baseline), *((letter, group) for letter, group in named)]
-    _print_groups_table(every)
-    measured: list[tuple[str, Findings]] = [(letter, group) for letter, group in named if group.overall is not None]
+    named = list(zip(ascii_uppercase[1:], found.sides, strict=False))
+    every = [(_BASELINE, found.baseline), *named]
+    _print_summaries(every)
+    measured: list[tuple[str, Findings]] = [(letter, one) for letter, one in named if one.overall is not None]
     predicted: list[tuple[str, Findings]] = [
-        (letter, group.predicted) for letter, group in named if group.predicted is not None
+        (letter, one.predicted) for letter, one in named if one.predicted is not None
     ]
-    if measured:
-        _print_overall(measured, found.tie, what="")
-    _print_costs(measured, what="")
-    for letter, one in measured:
-        _print_groups(letter, one, what="")
-        if one.top:
-            _print_top(letter, one.top, what="")
-    if predicted:
-        _print_forecasts(every, named)
-        _print_overall(predicted, found.tie, what=_PREDICTED)
-        _print_costs(predicted, what=_PREDICTED)
-        for letter, one in predicted:
-            _print_groups(letter, one, what=_PREDICTED)
+    for label, groups in (("", measured), (_PREDICTED, predicted)):
+        if not groups:
+            continue
+        if groups is predicted:
+            _print_forecasts(every, named)
+        _print_overall(groups, found.tie, label)
+        _print_costs(groups, label)
+        for letter, one in groups:
+            _print_breakdowns(letter, one, label)
             if one.top:
-                _print_top(letter, one.top, what=_PREDICTED)
+                _print_top(letter, one.top, label)
     for note in (*found.notes, *(found.minor_notes if every_note else ())):
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if found.minor_notes and not every_note:
         about = some_of([note.partition(":")[0] for note in found.minor_notes], most=4)
         many = f"{len(found.minor_notes)} more note{'s' if len(found.minor_notes) > 1 else ''}"
-        console.print(f"{many} on versions ({escape(about)}): [bold]--notes[/] shows them.", soft_wrap=True)
-    shown = [f for _, one in (*measured, *predicted) for f in (one.overall, *_figures_of_groups(one)) if f is not None]
-    if any(figures.shapes < MIN_SHAPES for figures in shown):
+        console.print(f"{many} on versions ({escape(about)}). To show them: [bold]--notes[/]", soft_wrap=True)
+    shown = [
+        ratios for _, one in (*measured, *predicted) for ratios in (one.overall, *_breakdowns(one).values()) if ratios
+    ]
+    if any(ratios.shapes < MIN_SHAPES for ratios in shown):
         remarks.print(f"Fewer than {MIN_SHAPES} shapes have no interval (–).")
     if not filled and any(summary.missing for _, summary in every):
-        asks = "" if found.predicting else ", [bold]--predict[/] asks models for it"
-        remarks.print(f"[bold]--fill[/] submits what is missing{asks}.")
+        ask = "" if found.predicting else ", [bold]--predict[/] predicts it"
+        remarks.print(f"[bold]--fill[/] submits what is missing{ask}.")
 
 
 _PREDICTED = "PREDICTED: "
 
 
-def _figures_of_groups(one: Findings) -> list[RatioSummary]:
-    return [figures for grouped in (one.by_type, one.by_size, one.by_bound) for figures in grouped.values()]
+def _breakdowns(one: Findings) -> dict[str, RatioSummary]:
+    """Ratios by type, size and bound, by their labels."""
+    return {**one.by_type, **one.by_size, **one.by_bound}
 
 
-_GROUP_SUMMARIES = Table(
+_SUMMARIES = Table(
     "groups",
     Column(""),
     Column("group", folds=True),
@@ -90,48 +89,45 @@ _GROUP_SUMMARIES = Table(
 )
 
 
-def _print_groups_table(groups: Sequence[tuple[str, GroupSummary]]) -> None:
-    lines = [
-        (
-            letter,
-            f"{summary.name}{' (baseline)' if letter == _BASELINE else ''}",
-            _devices(summary) if summary.devices else None,
-            summary.rows,
-            summary.configurations,
-            summary.missing,
-        )
-        for letter, summary in groups
-    ]
-    _GROUP_SUMMARIES.print(lines, title="groups")
+def _print_summaries(groups: Sequence[tuple[str, GroupSummary]]) -> None:
+    _SUMMARIES.print(
+        [
+            (
+                letter, f"{one.name}{' (baseline)' if letter == _BASELINE else ''}", _devices(one) if one.devices else None,
+                one.rows, one.configurations, one.missing,
+            )
+            for letter, one in groups
+        ],
+        title="groups",
+    )  # fmt: skip
 
 
 def _print_forecasts(every: Sequence[tuple[str, GroupSummary]], named: Sequence[tuple[str, GroupComparison]]) -> None:
-    """Prints how many pairs have a predicted figure, and by which model."""
-    for letter, group in named:
-        if group.predicted is None or group.predicted.overall is None:
+    """Prints which pairs have one predicted value, and which model predicted it."""
+    for letter, side in named:
+        if side.predicted is None or side.predicted.overall is None:
             continue
-        figures, measured = group.predicted.overall, group.overall
+        figures, measured = side.predicted.overall, side.overall
         total = figures.configurations + (0 if measured is None else measured.configurations)
-        summary = dict(every)
         whose = [
             f"{count:,} of {of} by {_champion(forecast)}"
-            for of, count in ((_BASELINE, group.predicted.baseline_predicted), (letter, group.predicted.side_predicted))
-            if count and (forecast := summary[of].forecast) is not None
+            for of, count in ((_BASELINE, side.predicted.baseline_predicted), (letter, side.predicted.side_predicted))
+            if count and (forecast := dict(every)[of].forecast) is not None
         ]
         console.print(
-            f"Of {total:,} pairs of {letter} and {_BASELINE}, {figures.configurations:,} have one figure that is "
-            f"predicted: {', '.join(whose)}.",
+            f"Of {total:,} pairs of {letter} and {_BASELINE}, {figures.configurations:,} have one predicted "
+            f"value: {', '.join(whose)}.",
             markup=False,
         )
     models = {f"{f.model} v{f.version}": f for _, summary in every if (f := summary.forecast) is not None}
     for name, forecast in models.items():
-        console.print(f"{name} learned from", markup=False)
+        console.print(f"training data of {name}", markup=False)
         for line in forecast.conditions.lines() if forecast.conditions is not None else ["conditions: unknown"]:
             console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _champion(forecast: ForecastSummary) -> str:
-    off = "" if forecast.error_pct is None else f" (± {forecast.error_pct:.2g}% holds nine of ten)"
+    off = "" if forecast.error_pct is None else f" (90% of its errors are within ±{forecast.error_pct:.2g}%)"
     label = "" if forecast.standing == CHAMPION else f" ({forecast.standing.upper()}, not the champion)"
     return f"{forecast.model} v{forecast.version}{label}{off}"
 
@@ -181,21 +177,20 @@ _VERDICTS = Table(
 )
 
 
-def _print_overall(groups: Sequence[tuple[str, Findings]], tie: float, *, what: str) -> None:
-    """`what` is the start of the titles."""
+def _print_overall(groups: Sequence[tuple[str, Findings]], tie: float, label: str) -> None:
     figured = [(letter, one.overall) for letter, one in groups if one.overall is not None]
     lines = [
         (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *_ratio_cells(f.time, f.tflops, f.power, f.energy))
         for letter, f in figured
     ]
-    bounds = f", with the model's {BOUNDS_CONFIDENCE:.0%} bounds" if what else ""
-    title = f"{what}median ratio over shapes (95% interval{bounds})"
-    _OVERALL.print(lines, title=title, names={"pairs": "predicted" if what else "shared"})
+    bounds = f", with the model's {BOUNDS_CONFIDENCE:.0%} bounds" if label else ""
+    title = f"{label}median ratio over shapes (95% interval{bounds})"
+    _OVERALL.print(lines, title=title, names={"pairs": "predicted" if label else "shared"})
     lines_of_verdicts = [
         (letter, f.faster, f.ties, f.slower, f.unsure, _percent(f.baseline_roofline), _percent(f.roofline))
         for letter, f in figured
     ]
-    title = f"{what}configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
+    title = f"{label}configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
     _VERDICTS.print(lines_of_verdicts, title=title, names={"baseline": _BASELINE})
 
 
@@ -211,23 +206,23 @@ _COSTS = Table(
 )
 
 
-def _print_costs(groups: Sequence[tuple[str, Findings]], *, what: str) -> None:
+def _print_costs(groups: Sequence[tuple[str, Findings]], label: str) -> None:
     lines = [
         (
             f"{letter} / {_BASELINE}", of, cost.baseline, cost.side,
             *((None, None) if cost.ratio is None else (_factor(cost.ratio), _between(cost.low, cost.high))),
             cost.configurations,
         )
-        for letter, group in groups
-        for of, cost in (("money", group.money_per_pflop), ("g CO2", group.co2_g_per_pflop))
+        for letter, one in groups
+        for of, cost in (("money", one.money_per_pflop), ("g CO2", one.co2_g_per_pflop))
         if cost is not None
     ]  # fmt: skip
-    title = f"{what}cost of 1e15 operations, of every {'predicted' if what else 'shared'} configuration once"
+    title = f"{label}cost of 1e15 operations, of every {'predicted' if label else 'shared'} configuration once"
     if lines:
         _COSTS.print(lines, title=title, names={"baseline": _BASELINE})
 
 
-_GROUPS = Table(
+_BREAKDOWNS = Table(
     "ratios by group",
     Column("", folds=True),
     Column("{pairs}", number=True, priority=4),
@@ -240,18 +235,17 @@ _GROUPS = Table(
 )
 
 
-def _print_groups(letter: str, group: Findings, *, what: str) -> None:
+def _print_breakdowns(letter: str, one: Findings, label: str) -> None:
     lines = [
         (
-            label, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
+            name, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
             f.faster, f.ties, f.slower, f.unsure,
         )
-        for grouped in (group.by_type, group.by_size, group.by_bound)
-        for label, f in grouped.items()
+        for name, f in _breakdowns(one).items()
     ]  # fmt: skip
-    by = f"type, size, and bound on {_BASELINE}" if group.by_bound else "type and size"
-    names = {"pairs": "predicted" if what else "shared"}
-    _GROUPS.print(lines, title=f"{what}{letter} / {_BASELINE} by {by}", names=names)
+    by = f"type, size, and bound on {_BASELINE}" if one.by_bound else "type and size"
+    names = {"pairs": "predicted" if label else "shared"}
+    _BREAKDOWNS.print(lines, title=f"{label}{letter} / {_BASELINE} by {by}", names=names)
 
 
 _TOP = Table(
@@ -264,7 +258,7 @@ _TOP = Table(
 )
 
 
-def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], *, what: str) -> None:
+def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], label: str) -> None:
     lines = [
         (
             configuration_text(row),
@@ -275,7 +269,7 @@ def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], *, what: str) -> 
         )
         for row in rows
     ]
-    title = f"{what}{letter} / {_BASELINE}: what differs most in time"
+    title = f"{label}{letter} / {_BASELINE}: largest differences in time"
     _TOP.print(lines, title=title, names={"baseline": _BASELINE, "side": letter})
 
 
@@ -284,7 +278,7 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def _factor(value: float) -> str:
-    """Four digits, which show a difference of a tenth of a percent."""
+    """Four digits, as differences of a tenth of a percent are seen."""
     return f"{value:.4f}" if value < 10 else f"{value:.4g}"
 
 
@@ -302,7 +296,7 @@ _FILLS = Table(
     Column("group", folds=True),
     Column("missing", number=True),
     Column("cannot run", number=True, priority=1),
-    Column("under way", number=True, priority=2),
+    Column("in progress", number=True, priority=2),
     Column("jobs", number=True),
     Column("campaign", folds=True),
     Column("device time, at most", number=True, priority=1),
@@ -312,7 +306,7 @@ _FILLS = Table(
 def show_fills(fills: Sequence[FillSummary]) -> None:
     """Prints what was submitted for each group, and why other configurations were not."""
     if not fills:
-        console.print("No group lacks anything that another one has: nothing is submitted.")
+        console.print("No group lacks configurations of another group, so nothing is submitted.")
         return
     lines = [
         (
@@ -324,19 +318,19 @@ def show_fills(fills: Sequence[FillSummary]) -> None:
         )
         for one in fills
     ]
-    _FILLS.print(lines, title="filling what is missing")
+    _FILLS.print(lines, title="missing configurations")
     for one in fills:
-        for line in _fill_lines(one):
+        for line in _remarks_on(one):
             console.print(line, markup=False, soft_wrap=True)
     submitted = [one.campaign for one in fills if one.campaign]
     if submitted:
-        remarks.print(f"[bold]farm watch {escape(submitted[0])}[/] follows it.")
+        remarks.print(f"To follow it: [bold]farm watch {escape(submitted[0])}[/]")
 
 
-def _fill_lines(one: FillSummary) -> list[str]:
+def _remarks_on(one: FillSummary) -> list[str]:
     lines = [f"{one.side} is not filled: {one.why_not}."] if one.why_not else []
     if one.campaign and not one.new:
         lines.append(f"{one.campaign} is known already; {one.new_jobs:,} jobs are new.")
-    lines += [f"{one.side}: {count:,} are under way in {name}." for name, count in one.underway.items()]
-    lines += [f"{one.side} cannot run {reason.count:,}: {reason.reason}." for reason in one.left_out]
+    lines += [f"{one.side}: {count:,} are in progress in {name}." for name, count in one.underway.items()]
+    lines += [f"{one.side} cannot run {group.count:,}: {group.reason}." for group in one.left_out]
     return [*lines, *one.notes]

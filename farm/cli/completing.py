@@ -1,7 +1,7 @@
-"""What the shell completes: names of campaigns, devices, types, models, kernel families and recordings.
+"""Shell completion: names of campaigns, devices, types, models, kernel families and recordings.
 
-A completion answers at once or not at all: names come from the file that earlier commands left (`farm.completion_names`), or from
-the API that FARM_API_URL names, in `SECONDS`. It starts no service, and whatever goes wrong completes nothing.
+Completion must be fast. Names come from the file that earlier commands wrote (`farm.completion_names`), or from the API of
+FARM_API_URL within `SECONDS`. It starts no service, and an error completes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from farm.completion_names import default_home, recall
 from farm.ownership import why_untrusted
 
 SECONDS = 1.0
-"""How long the API may take."""
+"""Time limit for the API."""
 
 COMPLETED = {
     "campaign": "campaigns",
@@ -40,13 +40,13 @@ COMPLETED = {
     "delete name": "{kind}s",
     "replay name": "recordings",
 }
-"""Parameter, after its group or its whole command where it means something else elsewhere -> the kind of its names.
+"""The kind of names by parameter, after the group or command if the parameter has another meaning elsewhere.
 
 `{kind}` is the value of another parameter."""
 
 
 def add_completion(command: Any, words: Sequence[str]) -> None:
-    """Gives the parameters of a command their completions; those of an enumeration have theirs from Typer."""
+    """Adds completions to the parameters of a command. Typer completes enumerations."""
     for parameter in command.params:
         places = (f"{' '.join(words)} ", f"{words[0]} ", "")
         kind = next(
@@ -69,7 +69,7 @@ def _completion(kind: str) -> Callable[[Any, str], list[Any]]:
 
 
 def names_of(kind: str) -> Sequence[str]:
-    """The names of that kind. Never raises, and prints nothing."""
+    """The names of a kind. Never raises, and prints nothing."""
     try:
         if kind == "families":
             from farm.kernels.families import FAMILIES
@@ -89,7 +89,7 @@ def names_of(kind: str) -> Sequence[str]:
 
 
 def _recordings() -> list[str]:
-    """The recordings that the farm is shipped with, without the sentinels that were measured beside them."""
+    """The recordings that are shipped with the farm, without recordings of sentinels."""
     folder = Path(__file__).parents[2] / "examples" / "datasets"
     return sorted(path.stem for path in folder.glob("*.parquet") if not path.stem.endswith("-sentinels"))
 
@@ -116,7 +116,7 @@ def _of_api(url: str, kind: str) -> list[str]:
 
 @contextmanager
 def _in_time(seconds: float) -> Iterator[None]:
-    """Raises `TimeoutError` inside after that long: the time limit of a socket is for each read, not for the whole."""
+    """Raises `TimeoutError` in the block after that time. The timeout of a socket applies to each read, not to the request."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -135,7 +135,7 @@ def _in_time(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Inside, nothing reaches standard error, and an error ends the process as if there were nothing to complete."""
+    """Discards standard error in the block. An error ends the process with no completions."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # noqa: PTH123
         try:
             yield

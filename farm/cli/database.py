@@ -67,7 +67,7 @@ def current(as_json: JsonOption = False) -> None:
 @app.command(name="roles")
 def service_roles_(
     prefix: Annotated[
-        str, typer.Option(help="How their names begin, where several farms share one server.")
+        str, typer.Option(help="Prefix of the names, if several farms share one server.")
     ] = service_roles.DEFAULT_PREFIX,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,7 +109,7 @@ def service_roles_(
         emit_json([{"role": names[one], "new": new[one], "password": made.get(one)} for one in Service])
         return
     for service, name in names.items():
-        remarks.print(f"The role {escape(name)} {'was made' if new[service] else 'is as it should be'}.")
+        remarks.print(f"The role {escape(name)} {'was created' if new[service] else 'is up to date'}.")
     if made:
         remarks.print("The passwords of new roles, which are not shown again:")
         for service, password in made.items():
@@ -175,7 +175,7 @@ def reader_role(
 def _set_up(
     name: str, given: SecretStr | None, set_up: Callable[..., None], *, whom: str, can: str, as_json: bool
 ) -> None:
-    """Makes or updates a role with the given password, or one that is made and printed."""
+    """Creates or updates a role with the given password, or with a new one, which it prints."""
     _require_shared(whom, "worker hosts" if whom == "workers" else whom, name)
     with _database() as engine:
         migrate.require_head(engine)
@@ -190,14 +190,14 @@ def _set_up(
     if as_json:
         emit_json({"role": name, "new": new, "password": made})
         return
-    remarks.print(f"The role {escape(name)} {'was made' if new else 'is as it should be'}: it can {can}.")
+    remarks.print(f"The role {escape(name)} {'was created' if new else 'is up to date'}: it can {can}.")
     if made is not None:
         remarks.print("Its password, which is not shown again:")
         typer.echo(made)
 
 
 def _require_shared(whom: str, who: str, name: str) -> None:
-    """Raises `BadRole` where the database is the embedded one."""
+    """Raises `BadRole` for the embedded database."""
     current_settings = settings()
     if current_settings.embedded_database:
         why = f"the database embedded in {current_settings.home} has one role, and only this machine reaches it"
@@ -217,7 +217,7 @@ def check() -> None:
 
 @contextmanager
 def _database() -> Iterator[Engine]:
-    """The farm's database at whatever revision it is."""
+    """The farm's database, at any revision."""
     require_own(settings())
     with services(settings()) as urls:
         engine = make_engine(urls.database_url, application="farm db")

@@ -14,6 +14,7 @@ from farm.api import farm_of
 from farm.api.devices import DeviceLine, DeviceSet
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.status import print_worker_problems
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.progress import Presence
 from farm.db.states import DeviceState
@@ -62,10 +63,7 @@ def list_(
         console.print("No device matches.")
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
-    if running.skew is not None:
-        remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
-    for one in contended:
-        remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
+    print_worker_problems(running, contended)
     if hidden := len(known) - len(shown):
         devices = "device is" if hidden == 1 else "devices are"
         remarks.print(f"{hidden:,} imported {devices} not listed. To list all devices: farm devices --all")

@@ -1,4 +1,4 @@
-"""What a device saw while it measured, for people: `farm measure --explain`. Text of what `workers.single` answers."""
+"""The presenter of `farm measure --explain`: samples, power and clocks of one measurement."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from farm.charts.terminal_renderer import Terminal
 from farm.cli.streams import ascii_text
 
 MAX_WIDTH = 100
-"""Characters: longer lines are hard to read, however wide the terminal."""
+"""Maximum length of a line, in characters. Longer lines are hard to read."""
 
 MIN_SHOWN_S = 0.0005
-"""A part that took less was not there: it is the time between two looks at the clock."""
+"""A shorter part is left out: it is only the time between two readings of the clock."""
 
 DRIFT = 3.0
-"""Halves of the samples further apart than so many times their noise: the time was drifting."""
+"""The time drifted if the halves of the samples differ by more than this multiple of their noise."""
 
 MAX_STEPS = 24
-"""Steps of the energy counter that are shown one by one; of more, neighbours are shown together."""
+"""Maximum number of steps of the energy counter; of more, neighbours are combined."""
 
 _MIN_SAMPLES = 4  # samples in a half whose median says something
 _AFTER = (10, 20, 50)
 
 Section = tuple[str, list[str]]
-"""A title, and the lines under it."""
+"""A title and its lines."""
 
 
 def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], terminal: Terminal) -> Iterator[Section]:
-    """The parts of an explanation that there is something of, in the order of the measurement."""
+    """The parts of an explanation that are not empty, in the order of the measurement."""
     made = (
         ("what was decided", _notes(explanation["notes"], terminal)),
         ("where the time went, s", _seconds(explanation["seconds"], terminal)),
@@ -49,7 +49,7 @@ def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], terminal: T
             _warm(explanation["warm_l2_ms"]),
         ),
         ("power", _power(explanation, row, terminal)),
-        (f"looks at clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, terminal)),
+        (f"readings of clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, terminal)),
     )
     for title, lines in made:
         if lines:
@@ -61,7 +61,7 @@ def _fitting(text: str, terminal: Terminal) -> str:
 
 
 def _folded(text: str, terminal: Terminal) -> list[str]:
-    """Lines of the terminal's width. Where a no-break space stands, no line ends."""
+    """Lines of the terminal's width. They do not break at a no-break space."""
     folded = fill(text, terminal.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return folded.replace("\N{NO-BREAK SPACE}", " ").splitlines()
 
@@ -103,7 +103,7 @@ def _warm(samples: Sequence[float]) -> list[str]:
 
 
 def _halves(samples: Sequence[float]) -> str:
-    """Whether the second half is slower or faster than the first, by more than the noise of both medians.
+    """Whether the medians of the two halves differ by more than their noise.
 
     The standard error of a median of normal values, 1.253 s/√n, with s from the quartiles, which outliers do not move.
     """
@@ -131,7 +131,7 @@ def _convergence(samples: Sequence[float]) -> str:
 
 
 def relative_standard_error(samples: Sequence[float]) -> float:
-    """Standard error of the mean over the mean; infinite of less than two."""
+    """Standard error of the mean divided by the mean; infinite for fewer than two samples."""
     if len(samples) < 2:
         return math.inf
     return statistics.stdev(samples) / math.sqrt(len(samples)) / statistics.fmean(samples)
@@ -193,7 +193,7 @@ def _source(name: str, seen: str, details: Mapping[str, Any], prefix: str) -> It
 
 
 def _between_steps(steps: Sequence[tuple[float, int]], dropped_s: float) -> str:
-    """The power from step to step of the counter, by the time of the later one; in brackets what is left out."""
+    """The power between steps of the counter, by the time of the later step. Brackets mark what is not used."""
     stride = math.ceil((len(steps) - 1) / MAX_STEPS)
     said = []
     for (since_s, before_mj), (at_s, after_mj) in pairwise([*steps[:-1:stride], steps[-1]]):
@@ -229,11 +229,11 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _runs(reasons: Sequence[str | None]) -> str:
-    """`none (looks 1 to 3), sw_power_cap (looks 4 to 20)`, or the reason alone where it never changed."""
+    """`none (readings 1 to 3), sw_power_cap (readings 4 to 20)`, or only the reason if it never changed."""
     said, first = [], 1
     for reason, run in groupby(reasons):
         last = first + len(list(run)) - 1
-        where = f"look {first}" if first == last else f"looks {first} to {last}"
-        said.append((reason or "not said", f" ({where})".replace(" ", "\N{NO-BREAK SPACE}")))
+        where = f"reading {first}" if first == last else f"readings {first} to {last}"
+        said.append((reason or "not reported", f" ({where})".replace(" ", "\N{NO-BREAK SPACE}")))
         first = last + 1
     return said[0][0] if len(said) == 1 else ", ".join(name + where for name, where in said)

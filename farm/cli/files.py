@@ -1,4 +1,4 @@
-"""Writing what a command made: to a file, or to stdout."""
+"""Write the output of a command to a file or to stdout."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 from farm.atomic_write import write_text
 from farm.control_characters import neutralised
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace files that are there.", show_default=False)]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing files.", show_default=False)]
 
 
 def write(text: str, output: Path | None, *, force: bool) -> None:
-    """To the file, whole or not at all, or to stdout where there is none. Raises `BadInput`; without `force`, `FileThere`."""
+    """Writes a file completely or not at all, or writes to stdout. Raises `BadInput` and, without `force`, `FileThere`."""
     if output is None:
         sys.stdout.write(neutralised(text) if sys.stdout.isatty() else text)
     else:

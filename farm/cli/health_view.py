@@ -1,4 +1,4 @@
-"""How the health of a fleet is laid out: a line for each device, and below it what is wrong with those that are not healthy."""
+"""The presenter of fleet health: a line for each device, then the findings about devices that are not healthy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES = {HealthVerdict.HEALTHY: "green", HealthVerdict.UNKNOWN: "dim"}
 
 def show(found: FleetHealth) -> None:
     if not found.devices:
-        console.print("The farm knows no device yet. Imported and recorded ones count with --any-source.")
+        console.print("No device matches. To include imported and recorded devices: --any-source")
         return
     _print_devices(found)
     for device in found.devices:

@@ -1,7 +1,7 @@
-"""Commands that a user can paste: with the program and the environment that this process was started with.
+"""Commands that a user can paste, with the program and the environment that started this process.
 
-A hint that leaves out FARM_HOME sends its reader to another farm. Variables that may hold passwords (FARM_DATABASE_URL and
-the like) are never printed; whoever sets them exports them.
+Without FARM_HOME, a pasted command would use another farm. Variables that may hold passwords (FARM_DATABASE_URL and others) are
+never printed; users export them.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from farm.errors import BadSettings
 from farm.settings import settings
 
 WORKING = ("run", "up")
-"""Commands that start workers, which FARM_DEVICES is about."""
+"""Commands that start workers and so read FARM_DEVICES."""
 
 _MENTION = re.compile(rf"(?<![\w./-])farm (?=(?:{'|'.join(entry.name for entry in COMMANDS)})\b)")
 
 _CARRIED = re.compile(r"FARM_HOME=(?:'[^']*'|\S)+ (?:\w+=(?:'[^']*'|\S)+ )*(?:python -m )?$")
-"""Before a mention that carries the home already."""
+"""What precedes a mention that has the home already."""
 
 
 def command(words: str) -> str:
-    """The command line of `farm` with these words, to be pasted into a shell."""
+    """A command line of `farm` that a user can paste into a shell."""
     return f"{_environment(words.split(maxsplit=1)[0])}{_program()} {words}"
 
 
 def pasteable(message: str, *, markup: bool = False) -> str:
-    """A message whose mentions of commands carry the home of this process, where it is not the one they would find.
+    """A message in which mentions of commands have the home of this process, if it is not the default one.
 
-    With `markup`, the message is rich's markup, and a bracket in a path is none of it. A mention that carries the home
-    already stays as it is.
+    With `markup`, the message is rich markup, and brackets in paths are escaped. A mention that has the home already does
+    not change.
     """
     places, home = _mentions(message)
     before = escape(home) if markup else home
@@ -64,7 +64,7 @@ def pasteable_text(message: Text) -> Text:
 
 
 def _mentions(message: str) -> tuple[list[int], str]:
-    """Where a message mentions commands without their home, and what they lack; nowhere if they lack nothing."""
+    """The places where a message mentions commands without a needed home, and the home; no places if none is needed."""
     if "farm " not in message:
         return [], ""
     places = [found.start() for found in _MENTION.finditer(message) if not _CARRIED.search(message[: found.start()])]
@@ -75,10 +75,10 @@ def _mentions(message: str) -> tuple[list[int], str]:
 
 
 class Hinting(Console):
-    """A console whose messages name commands that can be pasted."""
+    """A console that makes mentions of commands pasteable."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Renders without control characters and links: everything that is printed goes through here."""
+        """Renders without control characters and links."""
         for text, style, control in super().render(renderable, options):
             if control is None:
                 yield Segment(neutralised(text), style.update_link(None) if style and style.link else style)
@@ -86,11 +86,11 @@ class Hinting(Console):
                 yield Segment(text, style, control)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints like `Console.print`, with texts passed through `pasteable`, padded ones too. Other renderables do not change."""
+        """Prints like `Console.print`, and makes texts and padded texts pasteable."""
         super().print(*(self._pasteable(one, markup=options.get("markup", True)) for one in objects), **options)
 
     def print_laid_out(self, *objects: Any, **options: Any) -> None:
-        """Prints lines that `pasteable` has been applied to before they were folded."""
+        """Prints lines that are pasteable already and folded."""
         super().print(*objects, **options)
 
     def _pasteable(self, one: Any, *, markup: bool) -> Any:
@@ -104,7 +104,7 @@ class Hinting(Console):
 
 
 def _environment(name: str) -> str:
-    """What goes before the program: the variables without which the command would do another thing."""
+    """The variables before the program, without which the command would behave differently."""
     variables = {}
     if (home := settings().home.resolve()) != default_home().resolve():
         variables["FARM_HOME"] = str(home)
@@ -115,7 +115,7 @@ def _environment(name: str) -> str:
 
 @cache
 def _program() -> str:
-    """How this user reaches the command line: by name, or by the path of the environment it was started from."""
+    """How this user calls the program: by name, or by its path."""
     beside = Path(sys.executable).with_name("farm")
     if not beside.exists():
         return "python -m farm"

@@ -22,8 +22,8 @@ _HOSTS = ResultTable("hosts", HostLine, first=("host", "login"))
 @app.callback()
 @asks(hosts.list_)
 def _list(found: list[HostLine]) -> None:
-    """List the logins of worker hosts. A login acts for the devices of its host, and for no others."""
-    _HOSTS.show(found, otherwise="No host has a login of its own: farm hosts add NAME")
+    """List the logins of worker hosts. A login acts only for the devices of its host."""
+    _HOSTS.show(found, otherwise="No host has a login of its own. To add one: farm hosts add NAME")
 
 
 @app.command()
@@ -44,7 +44,7 @@ def add(added: AddedHost) -> None:
     if added.warning is not None:
         remarks.print(escape(added.warning))
     remarks.print(
-        f"The login {escape(added.login)} {'was made' if added.new else 'is as it should be'}. On {escape(added.host)} set:"
+        f"The login {escape(added.login)} {'was created' if added.new else 'is up to date'}. On {escape(added.host)} set:"
     )
     for one in added.settings:
         typer.echo(f"{one.variable}={shlex.quote(one.value)}")

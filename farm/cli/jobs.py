@@ -1,4 +1,4 @@
-"""`farm jobs`, `farm retry`: a campaign's jobs one by one, how each is reproduced, and opening them again."""
+"""`farm jobs`, `farm retry`: list the jobs of a campaign, and retry them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _STYLES = {JobState.DEAD: "red", JobState.INVALID: "yellow", JobState.DONE: "gre
 
 
 def _print_job(job: Job) -> None:
-    """The job in a line, then its last error, then the command, which is never folded."""
+    """Prints the job in a line, then its last error, then the command, which is never folded."""
     state = Text(job.state, style=_STYLES.get(job.state, ""))
     alone = "  (measured alone)" if job.solo and job.state in OPEN_JOB_STATES else ""
     configuration = configuration_text(job.model_dump())

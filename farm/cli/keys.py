@@ -1,4 +1,4 @@
-"""`farm keys`: with which keys this host signs models and kernels, and whose signatures it trusts."""
+"""`farm keys`: the keys that sign models and kernels on this host, and the keys that it trusts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
 
 @app.callback()
 def _list(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the public keys: of this host, and of those whose models and kernels it loads."""
+    """List the public keys of this host, and those that it trusts."""
     if context.invoked_subcommand is not None:
         return
     rows = []
@@ -41,10 +41,10 @@ _KEYS = Table("keys", Column("signs a"), Column("public key", folds=True), Colum
 
 @app.command()
 def make(
-    file: Annotated[Path, typer.Argument(help="Where the private key goes.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="File for the private key.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key: the private one goes into a file that only you can read, the public one is printed.
+    """Make a key pair. The private key goes into a file that only you can read; the public key is printed.
 
     On the host that signs, set FARM_MODEL_SIGNING_KEY or FARM_KERNEL_SIGNING_KEY to the file. On hosts that load models or
     kernels, add the public key to FARM_MODEL_KEYS or FARM_KERNEL_KEYS.

@@ -1,6 +1,6 @@
-"""`farm measure`: one configuration on one device of this host, without services, whatever the configuration does.
+"""`farm measure`: measure one configuration on one device of this host, without services.
 
-The device is opened in a process of its own (`workers.single`), which may crash or hang: this one says how that ended.
+The device is opened in a separate process (`workers.single`), which may crash or hang. This process reports how it ended.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 
 START_SECONDS = 120.0
-"""How long importing the libraries, which may be cold, and opening the device may take."""
+"""Time limit for importing libraries, which may not be cached, and opening the device."""
 
 GRACE_SECONDS = 1.0
-"""Between SIGTERM, which the measuring process does not handle, and SIGKILL."""
+"""Time between SIGTERM, which the measuring process does not handle, and SIGKILL."""
 
 Answer = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Distribution(StrEnum):
 
 def measure(
     configuration: Annotated[
-        str, typer.Argument(help='As the farm writes it: "tiled(tile=16) 512x512x512 f32".', show_default=False)
+        str, typer.Argument(help='A configuration, as in "tiled(tile=16) 512x512x512 f32".', show_default=False)
     ],
     device: Annotated[
         str | None,
@@ -71,7 +71,7 @@ def measure(
         str,
         typer.Option(
             "--rules",
-            help="Rules that differ from the defaults, as a JSON object. Other options go before it.",
+            help="Rules that differ from the defaults, as a JSON object. Other options take precedence.",
             show_default=False,
         ),
     ] = "{}",
@@ -87,7 +87,7 @@ def measure(
     distribution: Annotated[
         Distribution | None,
         typer.Option(
-            "--distribution", help="What the operands are filled with.", show_default="uniform, or that of --rules"
+            "--distribution", help="Distribution of the operands' values.", show_default="uniform, or that of --rules"
         ),
     ] = None,
     seed: Annotated[
@@ -95,10 +95,12 @@ def measure(
     ] = None,
     job_seconds: Annotated[
         float | None,
-        typer.Option("--job-seconds", help="End it when it takes longer.", show_default="120, or that of --rules"),
+        typer.Option(
+            "--job-seconds", help="Time limit of the job, in seconds.", show_default="120, or that of --rules"
+        ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the samples too, and why it stopped.", show_default=False)
+        bool, typer.Option("--explain", help="Show the samples, and why the measurement stopped.", show_default=False)
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -153,7 +155,7 @@ def rules_of(
     distribution: str | None = None,
     seed: int | None = None,
 ) -> MeasuringRules:
-    """The rules of a JSON object, completed by their defaults. Whatever else is given goes before it.
+    """The rules of a JSON object, with defaults for the others. The other arguments take precedence.
 
     Raises `BadInput`, which names every mistake.
     """
@@ -222,10 +224,10 @@ def answer_of(
     opened: Callable[[Answer], None],
     start_seconds: float = START_SECONDS,
 ) -> Answer:
-    """Runs a measuring process to its last answer (see `workers.single`), and ends it.
+    """Runs a measuring process until its last message (see `workers.single`), and ends it.
 
-    `opened` is called with the first answer, when the device is open: from then on it may take `job_seconds`. A process
-    that dies or takes longer has failed, as `killed`. Nothing of it is left, however this ends.
+    `opened` is called with the first message, when the device is open. From then on the process may take `job_seconds`. A process
+    that dies or takes longer is a failure of the kind `killed`. No process is left running.
     """
     environment = environment_for_children()
     with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
@@ -249,14 +251,14 @@ def _killed(why: str) -> Answer:
 
 
 class _Lines:
-    """The answers of a process, as they come."""
+    """Reads the messages of a process."""
 
     def __init__(self, stdout: IO[bytes]) -> None:
         self._file = stdout.fileno()
         self._read = b""
 
     def next(self, seconds: float) -> Answer | None:
-        """The next answer, None where the process ended without one. Raises `TimeoutError`."""
+        """The next message; None if the process ended without one. Raises `TimeoutError`."""
         end = time.monotonic() + seconds
         while b"\n" not in self._read:
             if not select.select([self._file], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -271,7 +273,7 @@ class _Lines:
 
 
 def _how_it_ended(status: int) -> str:
-    """What an exit status means: of a guardian, 128 and more is the signal that ended its program."""
+    """The meaning of an exit status. A guardian exits with 128 plus the signal that ended its program."""
     number = -status if status < 0 else status - 128
     if number in set(signal.Signals):
         return f"its process was killed by {signal.Signals(number).name}"
@@ -292,7 +294,7 @@ _ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=
 
 
 def _print(asked: Configuration, answer: Answer) -> None:
-    """The row as a table, and the explanation below where there is one."""
+    """Prints the row as a table, and below it the explanation if there is one."""
     rows = measurement_view.lines(answer["device"], answer["measurement"])
     if console.options.ascii_only:
         rows = [(ascii_text(name) if isinstance(name, str) else name, value) for name, value in rows]
@@ -307,7 +309,7 @@ def _print(asked: Configuration, answer: Answer) -> None:
     terminal = Terminal(width, ascii_only=console.options.ascii_only)
     found = list(explain_view.sections(answer["explanation"], answer["measurement"], terminal))
     if not found:
-        remarks.print("There is nothing to explain: the device reported only the row.")
+        remarks.print("There is no explanation: the device reported only the row.")
     for title, lines in found:
         console.print(Text(title, style="bold"))
         for line in lines:

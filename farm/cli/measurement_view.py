@@ -1,4 +1,4 @@
-"""A row of results for people: every field that it has, in groups, each under a name with its unit."""
+"""The presenter of one row of results: every field in groups, with names and units."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _DETAILS: Mapping[Group, Mapping[str, str]] = {
         "workspace_bytes": "workspace bytes",
     },
 }
-"""What details that many rows have are called. The others are the kernel's."""
+"""The names of common details. The others belong to the kernel."""
 
 _PERCENT = {"power_counter_rse", "power_samples_rse", "occupancy"}
 """Details from 0 to 1 that are shown in percent."""
 
 
 def lines(device: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str | Text, Any]]:
-    """A table's lines: what could not be measured here has none, and neither has a group of which nothing is known."""
+    """The lines of the table. Fields without a value and empty groups are left out."""
     details = row["details"]
     groups: dict[str, list[tuple[str, Any]]] = {}
     for group in Group:

@@ -28,7 +28,7 @@ def open_(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="A campaign's name, the first six or more digits of its digest, or a report file. The start page, unless given.",
+            help="A campaign's name, the first six or more digits of its digest, or a report file. The default is the start page.",
             show_default=False,
         ),
     ] = None,
@@ -36,7 +36,7 @@ def open_(
         bool, typer.Option("--report", help="Open the campaign's report instead of its page.", show_default=False)
     ] = False,
     only_print: Annotated[
-        bool, typer.Option("--print", help="Print the address or path, and open nothing.", show_default=False)
+        bool, typer.Option("--print", help="Print the address or path instead of opening it.", show_default=False)
     ] = False,
 ) -> None:
     """Open the page of a campaign, or a report, in the browser.
@@ -75,7 +75,7 @@ def open_(
 
 
 def _show_page(current: Settings, base: str, path: str, *, only_print: bool) -> None:
-    """A page of a server, in a browser that is signed in where that is possible."""
+    """Shows a page of a server in a browser, signed in if possible."""
     known = served_at(current, base)
     page = (base if known is None else known.page).rstrip("/")
     code = _code(current, base)
@@ -88,7 +88,7 @@ def _show_page(current: Settings, base: str, path: str, *, only_print: bool) -> 
 
 
 def _code(current: Settings, base: str) -> str | None:
-    """A code that signs a browser in. Where there is none, the page asks for a token."""
+    """A code that signs a browser in. Without one, the page asks for a token."""
     try:
         with remote_of(current, base) as remote:
             return remote.sign_in_code() if remote.has_token else None
@@ -99,19 +99,19 @@ def _code(current: Settings, base: str) -> str | None:
 
 
 def _report_file(name: str) -> Path | None:
-    """The file that the name means; None where it means a campaign. Raises `BadInput` for a path without a file."""
+    """The report file of that name; None if it is the name of a campaign. Raises `BadInput` for a path without a file."""
     path = Path(name)
     if os.sep not in name and path.suffix not in (".html", ".htm"):
         return None
     if not path.is_file():
-        raise BadInput(detail=f"There is no report file {name}. farm report CAMPAIGN makes one.")
+        raise BadInput(detail=f"There is no report file {name}. To make one: farm report CAMPAIGN")
     return path.resolve()
 
 
 def _made(farm: Farm, current: Settings, name: str, digest: str) -> Path:
-    """The report as a file in the home."""
+    """Writes the report to a file in the home. Returns its path."""
     assert isinstance(farm, Direct)  # a farm behind an API has a page
-    remarks.print("No page is served (farm serve starts it), so the report is made as a file.", markup=False)
+    remarks.print("No page is served, so the report is written to a file. To serve pages: farm serve", markup=False)
     found, text = reports.rendered(farm.access, name, device_type=None)
     file = Home.open(current).path / "reports" / f"{found.campaign}-{digest[:8]}.html"
     with writable(file):

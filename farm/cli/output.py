@@ -1,4 +1,4 @@
-"""One way to print: data on stdout, progress and remarks on stderr, JSON where it is requested. `tables` prints tables."""
+"""Printing: data on stdout, progress and remarks on stderr, JSON on request. `tables` prints tables."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 UNLIMITED = 1_000_000
-"""The width of a pipe and of a file: nothing is folded or cut."""
+"""The width of pipes and files, in which nothing is folded or cut."""
 
 
 class _Output(Hinting):
-    """Standard output as it is at the moment of printing: as wide as the terminal, or unlimited where there is none."""
+    """The current standard output: as wide as the terminal, or unlimited without one."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -48,7 +48,7 @@ class _Output(Hinting):
 
     @property
     def is_piped(self) -> bool:
-        """Whether it goes to a pipe or a file, without colours."""
+        """Whether the output goes to a pipe or a file, without colours."""
         return self.width == UNLIMITED and not self.is_terminal
 
 
@@ -59,7 +59,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 
 def emit_json(data: Any) -> None:
-    """Prints data as one JSON document; documents and dataclasses as objects, times in ISO 8601, all else as text."""
+    """Prints data as one JSON document: models and dataclasses as objects, times in ISO 8601, other values as text."""
     sys.stdout.write(json.dumps(data, indent=2, default=_plain) + "\n")
 
 

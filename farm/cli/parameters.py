@@ -1,4 +1,4 @@
-"""The parameters of every command, in a file: shell completion reads it, so that it imports no command.
+"""The parameters of every command, read from a file, so that shell completion imports no command.
 
 Importing a command takes up to half a second, and a completion must take a tenth. The file is generated from the commands;
 a test compares the two. After a change to a command's parameters, write it again:
@@ -27,11 +27,11 @@ ABSENT: dict[str, Any] = {
     "multiple": False,
     "nargs": 1,
 }
-"""Properties that the file leaves out where they have these values."""
+"""Properties that the file omits if they have these values."""
 
 
 class _Known:
-    """What a parameter from the file adds to Typer's: values stay text, since nothing runs with them."""
+    """A parameter from the file. Its values stay text, because no command runs with them."""
 
     choices: list[str] | None = None
 
@@ -66,7 +66,7 @@ class QuickGroup(core.TyperGroup):
 
 
 def with_plain_flags(options: Iterable[Any]) -> list[Any]:
-    """The options, with False as the default of flags that have none.
+    """The options, with False as the default of flags without a default.
 
     Typer gives --help and its completion options the default None, and imports pydantic to check it: half the time of a
     completion.
@@ -79,7 +79,7 @@ def with_plain_flags(options: Iterable[Any]) -> list[Any]:
 
 
 def command_of(name: str) -> Any:
-    """A command of the top level, or a group with its commands, as far as completion needs it. It cannot be run."""
+    """A command or group of the top level with what completion needs. It cannot run."""
     return _command(name, _all()[name])
 
 

@@ -1,4 +1,4 @@
-"""A table in a pipe or a file: every column as wide as its widest cell, and nothing of a terminal.
+"""Tables in a pipe or a file: every column as wide as its widest cell, without terminal codes.
 
 Rich lays out a row in half a millisecond. Here a row takes a hundredth of that.
 """
@@ -22,7 +22,7 @@ class PipedColumn:
     right: bool
 
     def padded(self) -> Iterator[list[str]]:
-        """The lines of its heading, its rule, and the lines of each cell, all of one width."""
+        """The lines of the heading, the rule and each cell, padded to one width."""
         widths = {text: cell_len(text) for text in {self.heading, *self.cells} if "\n" not in text}
         width = max(1, *(widths.get(t) or max(map(cell_len, t.split("\n"))) for t in (self.heading, *self.cells)))
         yield [self._filled(line, width) for line in self.heading.split("\n")]
@@ -40,7 +40,7 @@ class PipedColumn:
 
 
 def table_lines(columns: Sequence[PipedColumn], gap: int) -> Iterator[str]:
-    """The lines of the table, each with its end."""
+    """The lines of the table, with line ends."""
     for number, row in enumerate(zip(*(column.padded() for column in columns), strict=True)):
         between = (RULE if number == 1 else " ") * gap
         height = max(map(len, row))

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar for a terminal; for a file, a line every ten seconds with the share done and the time left."""
+"""Progress on stderr: a bar on a terminal; otherwise a line every ten seconds with the share done and the time left."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from farm.formatting import percent_text, rate_text, seconds_text
 
 REFRESH_SECONDS = 0.5
 LINE_SECONDS = 10.0
-"""Between two lines about progress, where there is no terminal."""
+"""Time between two lines without a terminal."""
 
 
 class LogLines:
-    """Prints a line about progress now and then, where stderr is no terminal; the first after `LINE_SECONDS`."""
+    """Prints a line about progress every `LINE_SECONDS`, if stderr is not a terminal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class LogLines:
 def counting(
     what: str, total: int, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[int, str | None], None]]:
-    """Shows how many of `total` are done. What it yields takes the number, and other words for what is done, or None."""
+    """Shows how many of `total` are done. Yields a function that takes the number done and, optionally, another label."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     lines, began = LogLines(clock), clock()
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
@@ -67,17 +67,17 @@ def follow(farm: Farm, campaign: str, *, check: Callable[[], None] = lambda: Non
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[pace]}", markup=False),
+        TextColumn("{task.fields[eta]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
-        task = bar.add_task(campaign, total=None, pace="")
+        task = bar.add_task(campaign, total=None, eta="")
         lines = LogLines()
         while True:
             check()
             now = farm.ask(campaigns.progress, campaign)
             total, waiting = sum(now.counts.values()), open_jobs(now.counts)
-            bar.update(task, description=now.name, total=total, completed=total - waiting, pace=pace_text(now))
+            bar.update(task, description=now.name, total=total, completed=total - waiting, eta=eta_text(now))
             if not waiting:
                 return now.counts
             lines.print(lambda: line_text(now))  # noqa: B023 - called at once
@@ -88,22 +88,24 @@ def line_text(now: Now) -> str:
     """`sweep: 1,200 of 5,000 jobs, 24%, 740 jobs/min, 5 min 08 s left`."""
     total = sum(now.counts.values())
     done = total - open_jobs(now.counts)
-    return f"{now.name}: {done:,} of {total:,} jobs, {percent_text(done, total)}, {pace_text(now)}"
+    return f"{now.name}: {done:,} of {total:,} jobs, {percent_text(done, total)}, {eta_text(now)}"
 
 
-def pace_text(now: Now) -> str:
-    """`740 jobs/min, 3 min 20 s left`, with what is paused, or stuck and why; where nothing ended lately, what it waits for."""
+def eta_text(now: Now) -> str:
+    """`740 jobs/min, 3 min 20 s left`, whether it is paused, what is stuck and why, or what it waits for."""
     parts, awaited = [], now.kernels_awaited
     if awaited.kernels:
-        parts.append(f"{awaited.kernels:,} kernels to be built ({awaited.building:,} in work)")
+        parts.append(f"{awaited.kernels:,} kernels to be built ({awaited.building:,} in progress)")
     if now.jobs_per_minute is not None:
         parts.append(f"{rate_text(now.jobs_per_minute)} jobs/min")
     if now.seconds_left is not None:
         parts.append(f"{seconds_text(now.seconds_left)} left")
     if now.state is CampaignState.PAUSED:
-        parts.append(f"paused: farm resume {now.name} continues it")
+        parts.append(f"paused; to continue: farm resume {now.name}")
     if (learned := now.learned) is not None and (score := learned.test.get("all")) is not None:
-        parts.append(f"{score.mean_error_pct:.1f}% off on the test set after {learned.device_seconds:,.0f} device s")
+        parts.append(
+            f"{score.mean_error_pct:.1f}% mean error on the test set after {learned.device_seconds:,.0f} device s"
+        )
     if now.stuck:
         parts.append(f"{now.stuck_jobs:,} jobs are stuck: {now.stuck[0].why}")
     return ", ".join(parts) or "waiting for the first results"

@@ -1,4 +1,4 @@
-"""`farm recommend`: which kernel for a problem, by a registered model."""
+"""`farm recommend`: rank kernels for a problem with a registered model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recommend(
     query: dict[str, Any],
     *,
     every_type: Annotated[
-        bool, typer.Option("--every-type", help="Ask the model of every device type, and rank the types.")
+        bool, typer.Option("--every-type", help="Use the model of every device type, and rank the types.")
     ] = False,
     mix_protocols: Annotated[
         bool,
@@ -38,10 +38,10 @@ def recommend(
     ] = False,
     confirm: Annotated[
         bool,
-        typer.Option("--confirm", help="Measure the first three on a card of the type, and rank them by that."),
+        typer.Option("--confirm", help="Measure the first three on a card of the type, and rank them by their times."),
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="With --confirm: how long to wait for results, in seconds.")
+        float, typer.Option("--timeout", min=1, help="With --confirm: maximum time to wait for results, in seconds.")
     ] = 300.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,11 +84,11 @@ def recommend(
 
 
 def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, float]:
-    """Measures the first kernels where they were not, and returns what was measured of the ranking, in ms.
+    """Measures the first kernels that have no measurement. Returns the measured times of the ranking, in ms.
 
-    Interrupted or out of time, it returns what has landed so far.
+    If it is interrupted or out of time, it returns the times that have landed so far.
     """
-    # They bring the database, which a question to a model does without.
+    # Imported here: these import the database, which a recommendation does not need.
     from farm.api import confirming
     from farm.api.confirming import Candidates
     from farm.cli.progress import follow
@@ -110,12 +110,12 @@ def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, floa
         follow(farm, submitted.digest, check=check)
     except (TimeoutError, KeyboardInterrupt) as error:
         why = "Interrupted" if isinstance(error, KeyboardInterrupt) else f"Not over after {timeout:g} s"
-        remarks.print(f"{why}: {submitted.campaign} goes on; farm watch {submitted.campaign} follows it.")
+        remarks.print(f"{why}: {submitted.campaign} continues. To follow it: farm watch {submitted.campaign}")
     return farm.ask(confirming.measured, wanted).measured_ms
 
 
 def _print_confirmed(found: Recommended, measured_ms: dict[str, float], top: int, as_json: bool) -> None:
-    """Kernels that were measured come first, by their measured times; then the others, by what is predicted."""
+    """Prints measured kernels first, by their measured times, then the others by their predictions."""
     ranking = sorted(found.ranking, key=lambda one: measured_ms.get(one.configuration, math.inf))[:top]
     winner = next((one for one in ranking if one.configuration in measured_ms), None)
     if as_json:
@@ -134,7 +134,7 @@ def _print_confirmed(found: Recommended, measured_ms: dict[str, float], top: int
     ]  # fmt: skip
     _CONFIRMED.print(rows, title=f"{found.problem} by {named(found.answered_by)}: of {found.kernels:,} kernels")
     if winner is None:
-        console.print("None of them has been measured yet.")
+        console.print("None of these kernels has been measured yet.")
     else:
         ms = measured_ms[winner.configuration]
         console.print(f"Fastest as measured: {_kernel(winner)}, {ms:.4g} ms.", markup=False, soft_wrap=True)
@@ -179,7 +179,7 @@ _CONFIRMED = Table(
     Column("kernel", folds=True),
     Column("measured", "ms", number=True),
     Column("predicted", "ms", number=True),
-    Column("predicted is off", "%", number=True, priority=1),
+    Column("prediction error", "%", number=True, priority=1),
     Column("ranked by"),
     Column("outside what was measured", folds=True, priority=2),
 )
@@ -211,8 +211,8 @@ def _kernel(one: Prediction) -> str:
 
 def _safe(safe: Prediction, costs_pct: float, first: Prediction) -> str:
     if safe.configuration == first.configuration:
-        return "The first is also the safe choice: no other has a lower upper bound."
+        return "The first is also the safe choice: no other kernel has a lower upper bound."
     return (
         f"Safe choice: {_kernel(safe)}, {safe.runtime_ms:.4g} ms and at most {safe.runtime_ms_high:.4g}. "
-        f"It is {costs_pct:.1f} % behind the first if both are as predicted."
+        f"If both predictions are right, it is {costs_pct:.1f} % slower than the first."
     )

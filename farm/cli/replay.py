@@ -1,4 +1,4 @@
-"""`farm replay`: what other devices measured, through the whole farm and without any of them."""
+"""`farm replay`: replay measurements of other devices through the whole farm."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from farm.settings import environment, settings
 from farm.system_account import login_name
 
 MOST_CONFIGURATIONS = 100_000
-"""Of a file that is replayed row by row: its campaign lists them one by one."""
+"""Maximum for a file that is replayed row by row, because its campaign lists each configuration."""
 
 ELSEWHERE = ("FARM_DATABASE_URL", "FARM_BROKER_URL", "FARM_API_URL", "FARM_API_TOKEN", "MLFLOW_TRACKING_URI")
-"""Variables that name another farm. A replay has services of its own, so that no recorded row gets among measured ones."""
+"""Variables that name another farm. A replay has its own services, which keeps recorded rows apart from measured ones."""
 
 Recordings = list[tuple[Path, str | None]]
-"""The recorded devices of a dataset: a file, and the one device of it that each answers for."""
+"""The recorded devices of a dataset: a file, and the device in it that each replays."""
 
 
 def replay(
@@ -60,7 +60,7 @@ def replay(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the report to this file; NAME.html here, unless given.", show_default=False
+            "--output", "-o", help="Write the report to this file. The default is NAME.html.", show_default=False
         ),
     ] = None,
     force: ForceOption = False,
@@ -110,10 +110,10 @@ def _selection(recordings: Recordings) -> str:
 
 
 def _campaign(dataset: Dataset) -> Campaign:
-    """What is replayed, on targets that are still to be named.
+    """The campaign to replay. Its targets are set later.
 
-    A file of one's own is replayed row by row. So is a learning campaign: another model would choose other rows than those that
-    were measured.
+    A user's file is replayed row by row. So is a learning campaign, because another model would select rows that were not
+    measured.
     """
     if dataset.campaign is not None:
         campaign = load(dataset.campaign, limit=settings().max_configurations)
@@ -223,13 +223,9 @@ def _print(report: dict[str, Any]) -> None:
             *([(f"best {name}", "the best kernel of each problem")] if report["searches"] else []),
             (f"results --campaign {name} --sort -tflops", "every row, fastest first"),
             (f"results --campaign {name} -o {name}.csv", "all columns, for a spreadsheet or pandas"),
+            *([(f"compare --by type --campaign {name} --any-source", "compare the types")] if len(kinds) > 1 else []),
             *(
-                [(f"compare --by type --campaign {name} --any-source", "the types beside each other")]
-                if len(kinds) > 1
-                else []
-            ),
-            *(
-                [(f"compare --by device --campaign {name} --any-source --top 5", "the cards beside each other")]
+                [(f"compare --by device --campaign {name} --any-source --top 5", "compare the cards")]
                 if len(report["recorded_devices"]) > 1
                 else []
             ),
@@ -239,6 +235,6 @@ def _print(report: dict[str, Any]) -> None:
                 else []
             ),
             *((f"train {kind} --any-source", "a model of these rows") for kind in list(kinds)[:1]),
-            ("serve", "all of it in a browser"),
+            ("serve", "show everything in a browser"),
         ]
     )

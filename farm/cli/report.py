@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,25 +14,26 @@ from farm.api import Direct, farm_of, reports
 from farm.api.access import Access
 from farm.atomic_write import own_name, require_new, writable, write_text
 from farm.cli import browser
-from farm.cli.campaigns import CampaignArgument
 from farm.cli.files import ForceOption
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.errors import BadInput
 from farm.settings import settings
 
 
+@takes(reports.page)
 def report(
-    campaign: CampaignArgument,
+    query: dict[str, Any],
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the page to this file; NAME.html here, unless given.", show_default=False
+            "--output", "-o", help="Write the page to this file. The default is NAME.html.", show_default=False
         ),
     ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FOLDER", help="Write each chart as a PNG into this folder too.")
     ] = None,
-    device_type: Annotated[str | None, typer.Option("--type", "-t", help="Only of this device type.")] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Open the page in a browser afterwards.", show_default=False)
     ] = False,
@@ -49,21 +50,20 @@ def report(
         farm report quickstart --open
         farm report quickstart --output quickstart.html --png charts
     """
+    campaign = query["campaign"]
     if output is not None and output.is_dir():
-        raise BadInput(
-            detail=f"{output} is a folder; name the file that the page is to be written to, as in {output}/report.html"
-        )
+        raise BadInput(detail=f"{output} is a folder. Name a file, as in {output}/report.html")
     if output is not None and not output.absolute().parent.is_dir():
         raise BadInput(detail=f"{output} cannot be written: there is no folder {output.parent}")
     require_new(output or Path(f"{campaign}.html"), force=force)  # before it is drawn
     with _steps() as step, farm_of(settings()) as farm:
         if isinstance(farm, Direct):
-            file = _made_here(farm.access, campaign, device_type, output, png, as_json, step, force=force)
+            file = _made_here(farm.access, campaign, query.get("type"), output, png, as_json, step, force=force)
         elif png is not None or as_json:
             raise BadInput(detail="Through the API a report is its page alone: leave out --png and --json.")
         else:
             step("waiting for the page")
-            sent = farm.ask(reports.page, campaign, type=device_type)
+            sent = farm.ask(reports.page, **query)
             file = output or Path(own_name(sent.name, suffix=".html", option="--output"))
             sent.move_to(file, force=force)
             console.print(str(file), markup=False, soft_wrap=True)
@@ -82,7 +82,7 @@ def _made_here(
     *,
     force: bool,
 ) -> Path:
-    """Writes the page, and the charts where a folder for them is given, and prints what was written. Returns the page's path."""
+    """Writes the page, and PNGs if there is a folder for them, and prints their paths. Returns the page's path."""
     from farm.charts import matplotlib_renderer  # it loads numpy, which no other command needs to wait for
 
     began = time.monotonic()
@@ -103,7 +103,7 @@ def _made_here(
         f"{found.campaign}: {len(found.charts)} charts, {len(text.encode()) / 1e6:.1f} MB, {time.monotonic() - began:.1f} s"
     )
     if not found.charts:
-        remarks.print("Nothing of it was measured under its own rules yet, so that the page has no chart.")
+        remarks.print("It has no measurements under its own rules yet, so the page has no chart.")
     for warning in found.warnings:
         remarks.print(warning, markup=False)
     return file
@@ -111,6 +111,6 @@ def _made_here(
 
 @contextmanager
 def _steps() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is done at the moment, in one line on stderr that goes away."""
+    """Shows the current step in a temporary line on stderr, on a terminal."""
     with remarks.status("starting", spinner="dots") as status:
         yield status.update

@@ -33,18 +33,20 @@ TABLE_ROWS = 30
 def results(
     query: dict[str, Any],
     *,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = None,
     format_: Annotated[
         Format | None,
         typer.Option(
             "--format",
-            help="How to print or write. "
+            help="Output format. "
             + " ".join(f"{name}: {one.meaning}." for name, one in EXPORTERS.items() if one.meaning),
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write to this file; its ending tells the format. t4: a folder too."),
+        typer.Option(
+            "--output", "-o", help="Write to this file. Its extension selects the format. t4 also takes a folder."
+        ),
     ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
@@ -79,11 +81,11 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
     """The given format, or the one that the name of the output means. Raises `BadInput`."""
     if output is None:
         if given in EXPORTERS and EXPORTERS[given].binary:
-            raise BadInput(detail=f"{given.capitalize()} is not for a terminal: add --output FILE.{given}")
+            raise BadInput(detail=f"{given.capitalize()} cannot be printed. Add --output FILE.{given}")
         return given or ("json" if as_json else TABLE)
     suffix = output.suffix.removeprefix(".")
     if given is None and not as_json and suffix not in EXPORTERS:
-        raise BadInput(detail=f"{output}: name it .csv, .parquet or .json, or add --format")
+        raise BadInput(detail=f"{output}: use the extension .csv, .parquet or .json, or add --format")
     return given or ("json" if as_json else suffix)
 
 
@@ -148,6 +150,6 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
     ]  # fmt: skip
     _RESULTS.print(lines, without=() if rounds else ("round",))
     if any(r["source"] != "measured" for r in rows):
-        console.print("Some rows are recorded or imported, not measured here: see the column source in an export.")
+        console.print("Some rows are recorded or imported. The column source of an export marks them.")
     if limited:
-        remarks.print("There may be more: --limit N, or export them all with --output FILE.csv")
+        remarks.print("There may be more rows: --limit N, or --output FILE.csv to export all")

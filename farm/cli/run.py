@@ -1,4 +1,4 @@
-"""`farm run`: the whole loop on one machine, from a campaign file to a prediction."""
+"""`farm run`: measure, train and predict on one machine, from a campaign file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
+from farm.api.campaigns import SubmitOptions
 from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import can_build
 from farm.campaign import load
-from farm.cli.campaigns import AgainOption, CampaignIncomplete, FileArgument, direct, repeated, store
+from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, repeated, store
+from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, print_next, remarks, types_text
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
@@ -33,21 +35,20 @@ from farm.services.session import Session, session
 from farm.settings import settings
 
 DEVICE_SECONDS = 60.0
-"""How long the workers may take to announce a device."""
+"""Time limit for workers to announce a device."""
 
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 
 NOISY_RSE_PCT = 2.0
-"""A median relative standard error above this, twice the quickstart's target, is a busy machine's."""
+"""A larger median relative standard error means a busy machine. It is twice the target of the quickstart."""
 
 
+@takes(SubmitOptions)
 def run(
+    options: SubmitOptions,
+    *,
     file: FileArgument,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train and register models at the end.")] = True,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing-targets", help="Wait for targets that no device has yet.")
-    ] = False,
-    again: AgainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a campaign on this machine, train and register a model, predict a held-out shape, and print a report.
@@ -70,12 +71,12 @@ def run(
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
         _wait_for_devices(opened, stack.check)
-        if again:
+        if options.again:
             campaign = repeated(opened, campaign)
         stored = store(
             opened,
             campaign,
-            allow_missing=allow_missing,
+            allow_missing=options.allow_missing,
             check=lambda connection, campaign_id: _require_builder(opened, connection, campaign_id, builds),
         )
         if stored.restored:
@@ -113,7 +114,7 @@ def run(
 
 
 def _require_builder(opened: Session, connection: Connection, campaign_id: int, builds: bool) -> None:
-    """Raises `NoBuilder` where jobs wait for kernels that neither this machine nor anybody else builds."""
+    """Raises `NoBuilder` if jobs wait for kernels and no machine builds them."""
     if builds:
         return
     awaited = kernels.awaited(connection, campaign_id)
@@ -123,7 +124,7 @@ def _require_builder(opened: Session, connection: Connection, campaign_id: int, 
 
 
 def check_devices(opened: Session, stack: Stack) -> None:
-    """Raises where nothing here can measure any more: a program ended, or no device of this host takes work."""
+    """Raises if this host cannot measure any more: a program ended, or no device takes work."""
     stack.check()
     if _this_host_measures(opened):
         return
@@ -140,7 +141,7 @@ def _this_host_measures(opened: Session) -> bool:
 
 
 def _wait_for_devices(opened: Session, check: Callable[[], None]) -> None:
-    """Until a worker of this host has announced its device: targets are resolved against what is there."""
+    """Waits until a worker of this host has announced its device, because targets are resolved against known devices."""
     began = time.monotonic()
     with remarks.status("starting workers"):
         while time.monotonic() - began < DEVICE_SECONDS:
@@ -163,9 +164,9 @@ def _train(opened: Session, campaign_id: int, check: Callable[[], None]) -> dict
 
 
 def _against(opened: Session, campaign_id: int, device_type: str) -> dict[str, Any] | None:
-    """What the model of a type says of the largest problem that was measured, by a model that has not seen its shape.
+    """The prediction for the largest measured problem of a type, by a model that has not seen its shape.
 
-    None where there is no such model, or nothing was measured on that type.
+    None if there is no such model, or no measurement on that type.
     """
     uri = opened.urls.tracking_uri
     with opened.engine.connect() as connection:
@@ -229,7 +230,7 @@ _RANKED = Table(
 
 
 def print_results(report: dict[str, Any]) -> None:
-    """Prints what was measured, on what, and the best and worst of it."""
+    """Prints the number of results, their devices, and the best and worst results."""
     counts = report["counts"]
     console.print()
     console.print(f"[bold]{report['campaign']}[/]")
@@ -269,7 +270,7 @@ def print_results(report: dict[str, Any]) -> None:
 
 
 def _rounds_text(report: dict[str, Any]) -> str:
-    """`3 rounds of a search`; of a learning campaign, whose round 0 is the test set, `The test set and 2 rounds`."""
+    """`3 rounds of a search`, or for a learning campaign `The test set and 2 rounds`."""
     if not report.get("learning"):
         return f"{report['rounds']} rounds of a search"
     learned = report["rounds"] - 1
@@ -303,12 +304,16 @@ def _last_points(curve: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _learned_text(point: dict[str, Any]) -> str:
-    """`Learning on any ended after round 3: 4.1% off on 40 rows of the test set, … It ended as the budget … is used.`"""
+    """`Learning on any ended after round 3: 4.1% mean error on 40 rows of the test set, … It ended as the budget … is used.`"""
     head = f"Learning on {point['pool']} ended after round {point['round']}"
     if point["error"] is not None:
         return f"{head}, which could not be decided: {point['error']}"
     score = point.get("test", {}).get("all")
-    off = "" if score is None else f"{score['mean_error_pct']:.1f}% off on {score['rows']:,} rows of the test set, "
+    off = (
+        ""
+        if score is None
+        else f"{score['mean_error_pct']:.1f}% mean error on {score['rows']:,} rows of the test set, "
+    )
     return f"{head}: {off}{point['device_seconds']:,.0f} device seconds used. It ended as {point['stop'] or 'the campaign was cancelled'}."
 
 
@@ -321,7 +326,7 @@ def _print_next_steps(report: dict[str, Any]) -> None:
         *((f'predict "{p["configuration"].split(" nn ")[0]}"', "ask the model") for p in report["predictions"][:1]),
         ("models", "the registry"),
         (f"report {name}", "one page with charts, to read and to send"),
-        ("serve", "all of it in a browser"),
+        ("serve", "show everything in a browser"),
         ("up", "keep the farm running in the background; then farm submit FILE"),
     ]
     console.print(

@@ -1,4 +1,4 @@
-"""`farm sentinels`: whether devices drift, and how those of one type compare between hosts."""
+"""`farm sentinels`: the drift of devices, and comparisons between hosts."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from farm.web.security import Policy
 
 NEEDED = ("fastapi", "jinja2", "markdown_it", "plotly", "python_multipart", "uvicorn")
-"""What the extra `web` brings."""
+"""A module of the extra `web`."""
 
 _LOCALHOST = ("127.0.0.1", "::1")
-"""Where browsers look for names below `localhost`."""
+"""The addresses to which browsers resolve names below `localhost`."""
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""`farm up`, `farm down`, `farm doctor`: the farm of this machine as a whole."""
+"""`farm up`, `farm down`, `farm doctor`: start, stop and check the farm on this machine."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _check_api(current: Settings) -> list[Check]:
-    """Whether the API that FARM_API_URL names answers, and to whom."""
+    """Checks whether the API of FARM_API_URL answers, and for which account."""
     if current.api_url is None:
         return []
     try:

@@ -18,7 +18,7 @@ _SESSIONS = ResultTable("sessions", SessionLine)
 @app.callback()
 @asks(sessions.list_)
 def _list(found: list[SessionLine]) -> None:
-    """List the browsers that are signed in. Of a session's id only a hash is kept."""
+    """List the browsers that are signed in. The farm keeps only a hash of a session's secret."""
     _SESSIONS.show(found, otherwise="No browser is signed in.")
 
 

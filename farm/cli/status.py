@@ -1,4 +1,4 @@
-"""`farm status`: how far campaigns are, what runs where, and what is stuck and why."""
+"""`farm status`: the progress of campaigns, what runs where, and what is stuck and why."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from farm.api.campaigns import (
     Running,
     over,
 )
-from farm.api.devices import ExcludedDevice
+from farm.api.devices import ContendedDevice, ExcludedDevice, Versions
 from farm.api.leader import Leader
 from farm.api.sentinels import SentinelNow
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
+from farm.cli.result_table import ResultTable
 from farm.cli.sentinels import drift_text
 from farm.cli.tables import Column, Table, unique_beginnings
 from farm.db.campaign_verdict import CampaignVerdict
@@ -37,20 +38,14 @@ from farm.formatting import counts_text, percent_text, rate_text, seconds_text, 
 from farm.measurement import ALL_FAMILIES
 from farm.settings import settings
 
-MOST_DUTIES = 8
-"""Devices whose duty is named on the terminal. JSON has all of them."""
+# Maximum numbers on the terminal. JSON has all of them.
+MAX_DUTIES = 8
+MAX_EXCLUDED = 3
+MAX_CAUSES = 3
+MAX_NAMES = 3
+"""Campaigns that are named for one cause of stuck jobs."""
 
-MOST_EXCLUDED = 3
-"""Devices on probation or in quarantine whose reason is named on the terminal. JSON has all of them."""
-
-MOST_CAUSES = 3
-"""Causes of stuck jobs that are named on the terminal, of all campaigns. JSON has all of them."""
-
-MOST_NAMES = 3
-"""Campaigns that are named where their jobs are stuck for the same reason."""
-
-MAX_ROWS = 20
-"""Rows of a table on the terminal, of things that a large farm has many of. JSON has all of them."""
+MAX_BATCHES = 20
 
 
 def status(
@@ -96,10 +91,7 @@ def _show_all(as_json: bool) -> None:
     remarks.print(_leader_line(leads))
     for trouble in _troubles(leads):
         remarks.print(trouble)
-    if running.skew is not None:
-        remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
-    for one in contended:
-        remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
+    print_worker_problems(running, contended)
     if excluded:
         remarks.print(f"[yellow]devices:[/] {escape(_excluded_text(excluded))}")
     for why in _stuck_texts(rows):
@@ -110,14 +102,22 @@ def _show_all(as_json: bool) -> None:
         _CAMPAIGNS.print(map(_line, rows))
 
 
+def print_worker_problems(running: Versions, contended: Sequence[ContendedDevice]) -> None:
+    """Prints which hosts run other versions, and which devices two farm-workers want to serve."""
+    if running.skew is not None:
+        remarks.print(f"[yellow]workers:[/] {escape(running.skew)}")
+    for one in contended:
+        remarks.print(f"[yellow]contended:[/] {escape(one.text)}")
+
+
 def _leader_line(one: Leader) -> Text:
     return Text.assemble("coordinator: ", (one.text, "" if one.leads else "yellow"))
 
 
 def _troubles(one: Leader) -> list[Text]:
-    """Steps of the leader's turns that fail, a database that takes no writes, and sessions that hold locks for long."""
+    """Failing steps of the leader, a read-only database, and sessions that hold locks for long."""
     troubles = [Text.assemble(("coordinator: ", "yellow"), step.text) for step in one.failing]
-    if one.read_only is not None and one.leads:  # else the line about the coordinator says so
+    if one.read_only is not None and one.leads:  # otherwise the line about the coordinator has it
         troubles.append(Text.assemble(("database: ", "yellow"), one.read_only))
     return [*troubles, *(Text.assemble(("locks: ", "yellow"), holder.text) for holder in one.lock_holders)]
 
@@ -128,11 +128,11 @@ def _excluded_text(excluded: Sequence[ExcludedDevice]) -> str:
     named = ((DeviceState.PROBATION, "on probation"), (DeviceState.QUARANTINED, "in quarantine"))
     counted = ", ".join(f"{numbers[state]:,} {words}" for state, words in named if numbers[state])
     listed = [f"{one.uuid} on {one.host}, {one.text}" for one in excluded]
-    return f"{counted}: {some_of(listed, most=MOST_EXCLUDED, separator='; ')}"
+    return f"{counted}: {some_of(listed, most=MAX_EXCLUDED, separator='; ')}"
 
 
 def _stuck_texts(rows: Sequence[ListedCampaign]) -> Iterator[str]:
-    """Why jobs are stuck, a line for each cause with its campaigns, the causes of the most jobs first."""
+    """Why jobs are stuck: a line for each cause with its campaigns, the most frequent cause first."""
     jobs, names = Counter[str](), dict[str, list[str]]()
     for row in rows:
         for one in row.stuck:
@@ -140,10 +140,10 @@ def _stuck_texts(rows: Sequence[ListedCampaign]) -> Iterator[str]:
             names.setdefault(one.why, [])
             if row.name not in names[one.why]:
                 names[one.why].append(row.name)
-    for why, n in jobs.most_common(MOST_CAUSES):
-        yield f"{n:,} jobs of {some_of(names[why], most=MOST_NAMES)}: {why}"
-    if (more := len(jobs) - MOST_CAUSES) > 0:
-        yield f"{more:,} more causes; farm status NAME names those of a campaign"
+    for why, n in jobs.most_common(MAX_CAUSES):
+        yield f"{n:,} jobs of {some_of(names[why], most=MAX_NAMES)}: {why}"
+    if (more := len(jobs) - MAX_CAUSES) > 0:
+        yield f"{more:,} more causes. For those of one campaign: farm status NAME"
 
 
 _CAMPAIGNS = Table(
@@ -212,12 +212,12 @@ def _show(name: str, as_json: bool) -> None:
     console.print(_leader_line(now.coordinator))
     for trouble in _troubles(now.coordinator):
         console.print(trouble)
-    if pace := _pace_text(now):
-        console.print(f"pace: {pace}")
+    if rate := _rate_text(now):
+        console.print(f"rate: {rate}")
     awaited = now.kernels_awaited
     if awaited.kernels:
         console.print(
-            f"kernels: {awaited.jobs:,} jobs wait for {awaited.kernels:,} to be built, {awaited.building:,} of them in work"
+            f"kernels: {awaited.jobs:,} jobs wait for {awaited.kernels:,} to be built ({awaited.building:,} in progress)"
         )
     if now.duty:
         console.print(_duty_text(now.duty), markup=False)
@@ -226,7 +226,7 @@ def _show(name: str, as_json: bool) -> None:
     if now.state is CampaignState.PAUSED:
         waiting = sum(now.counts[state] for state in (JobState.PENDING, JobState.QUEUED, JobState.LATER))
         console.print(
-            f"[yellow]paused:[/] {waiting:,} jobs wait; farm resume {escape(now.name)} continues the campaign"
+            f"[yellow]paused:[/] {waiting:,} jobs wait. To continue the campaign: farm resume {escape(now.name)}"
         )
     for stuck in now.stuck:
         console.print(f"[yellow]stuck:[/] {stuck.jobs:,} jobs for {escape(stuck.target)}: {escape(stuck.why)}")
@@ -234,7 +234,7 @@ def _show(name: str, as_json: bool) -> None:
     if now.learning:
         _print_curve(now.learning)
     if len(now.targets) > 1:
-        _print_groups(now.targets)
+        _GROUPS.show(now.targets, title="by target")
     if now.running:
         _print_running(now.running)
     if now.problems:
@@ -242,7 +242,7 @@ def _show(name: str, as_json: bool) -> None:
 
 
 def _print_turns(now: CampaignNow) -> None:
-    """With whom waiting jobs share devices, where they share them."""
+    """Prints who shares the devices that jobs wait for."""
     if now.counts[JobState.PENDING] and now.state is CampaignState.ACTIVE:
         for turn in now.turns:
             if turn.owners > 1 or turn.campaigns > 1:
@@ -250,56 +250,41 @@ def _print_turns(now: CampaignNow) -> None:
 
 
 def _turn_text(turn: FairShare) -> str:
-    """`turn: gpu.nvidia-h200 is shared by 40 owners, 12 of which go first; ...`."""
+    """`turn: gpu.nvidia-h200 is shared by 40 owners; 12 used less and go first, ...`."""
     parts = []
     if turn.owners > 1:
-        parts.append(f"shared by {turn.owners:,} owners, of whom {turn.owners_before:,} used less and go first")
+        parts.append(f"shared by {turn.owners:,} owners; {turn.owners_before:,} used less and go first")
     if turn.campaigns > 1:
         parts.append(
-            f"shared by {turn.campaigns:,} campaigns of this owner, of which {turn.campaigns_before:,} used less and go first"
+            f"shared by {turn.campaigns:,} campaigns of this owner; {turn.campaigns_before:,} used less and go first"
         )
-    return f"turn: {turn.resource} is {'; and '.join(parts)}"
+    return f"turn: {turn.resource} is {', and '.join(parts)}"
 
 
 def _duty_text(duties: Sequence[DutyCycle]) -> str:
     shares = [f"{share_text(one.share)} {one.device_uuid} on {one.host}" for one in duties]
-    return f"duty (share of time inside a measurement): {some_of(shares, most=MOST_DUTIES)}"
+    return f"duty (share of time inside a measurement): {some_of(shares, most=MAX_DUTIES)}"
 
 
 def _drift_text(name: str, one: SentinelNow) -> str:
     since = f"{one.drifts_since:%Y-%m-%d %H:%M:%S} UTC"
-    return f"{one.device_uuid} on {one.host}: {drift_text(one)} since {since}; farm sentinels {name} shows it"
+    return f"{one.device_uuid} on {one.host}: {drift_text(one)} since {since}. For details: farm sentinels {name}"
 
 
-def _pace_text(now: CampaignNow) -> str:
+def _rate_text(now: CampaignNow) -> str:
     parts = []
     if now.jobs_per_minute is not None:
         parts.append(f"{rate_text(now.jobs_per_minute)} jobs/min in the last minute")
     if now.jobs_per_minute_overall is not None and now.began_s is not None:
-        parts.append(f"{rate_text(now.jobs_per_minute_overall)} jobs/min over {seconds_text(now.began_s)} in all")
+        parts.append(
+            f"{rate_text(now.jobs_per_minute_overall)} jobs/min since it began {seconds_text(now.began_s)} ago"
+        )
     if now.seconds_left is not None:
-        parts.append(f"{seconds_text(now.seconds_left)} left{' for what is not stuck' if now.stuck else ''}")
+        parts.append(f"{seconds_text(now.seconds_left)} left{' for jobs that are not stuck' if now.stuck else ''}")
     return ", ".join(parts)
 
 
-_GROUPS = Table(
-    "jobs by target",
-    Column("target", folds=True),
-    Column("round", number=True, priority=3),
-    Column("jobs", number=True),
-    Column("done", number=True),
-    Column("waiting", number=True, priority=1),
-    Column("queued", number=True, priority=4),
-    Column("running", number=True, priority=2),
-    Column("invalid", number=True, priority=1),
-    Column("dead", number=True, priority=1),
-)
-
-
-def _print_groups(groups: Sequence[JobGroupCounts]) -> None:
-    rows = [(n.target, n.round, n.jobs, n.done, n.waiting, n.queued, n.running, n.invalid, n.dead) for n in groups]
-    _GROUPS.print(rows, title="by target")
-
+_GROUPS = ResultTable("jobs by target", JobGroupCounts)
 
 _CURVE = Table(
     "learning curve",
@@ -316,7 +301,7 @@ _CURVE = Table(
 
 
 def _print_curve(points: Sequence[LearningPoint]) -> None:
-    """A table for each pool, with a line for each round that was decided: errors are those on the test set."""
+    """Prints a table for each pool, with a line for each decided round. Errors are those on the test set."""
     for pool, of_pool in groupby(points, key=lambda point: point.pool):
         _CURVE.print(map(_curve_line, of_pool), title=f"learning curve of {pool}, on the test set")
 
@@ -357,11 +342,11 @@ def _print_running(running: Sequence[Running]) -> None:
             r.device_uuid, r.device_type, r.host, str(r.batch_id), r.jobs, None if r.job_id is None else str(r.job_id),
             Text(f"{seconds_text(r.busy_s)}, silent", style="red") if r.silent else seconds_text(r.busy_s),
         )
-        for r in running[:MAX_ROWS]
+        for r in running[:MAX_BATCHES]
     ]  # fmt: skip
     _RUNNING.print(rows, title="running now")
-    if len(running) > MAX_ROWS:
-        console.print(f"and {len(running) - MAX_ROWS:,} more batches; --json has them all")
+    if len(running) > MAX_BATCHES:
+        console.print(f"and {len(running) - MAX_BATCHES:,} more batches. --json lists all.")
 
 
 _PROBLEMS = Table(
@@ -378,8 +363,8 @@ _PROBLEMS = Table(
 def _print_problems(now: CampaignNow) -> None:
     _PROBLEMS.print(map(_problem, now.problems), title="jobs with errors")
     if now.counts[JobState.DEAD]:
-        console.print(f"farm jobs -c {escape(now.name)} --state dead lists each with a command that reproduces it.")
-        console.print(f"farm retry {escape(now.name)} opens them again.")
+        console.print(f"To list each with a command that reproduces it: farm jobs -c {escape(now.name)} --state dead")
+        console.print(f"To retry them: farm retry {escape(now.name)}")
 
 
 def _problem(one: FailedJob) -> tuple[Any, ...]:

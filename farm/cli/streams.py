@@ -21,22 +21,22 @@ from farm.control_characters import neutralised
 from farm.errors import BadInput
 
 REPLACE = "farm.replace"
-"""The name of the codec error handler that `replaced` is."""
+"""The name of the codec error handler `replaced`."""
 
 ASCII = {
     "–": "-", "—": "-", "−": "-", "…": "...", "×": "x", "·": ".", "•": "*", "±": "+-", "°": "", "²": "2", "³": "3",
     "√": "sqrt ", "→": "->", "≤": "<=", "≥": ">=", "µ": "u", "‘": "'", "’": "'", "“": '"', "”": '"',
     "─": "-", "━": "-", "═": "=", "│": "|", "┃": "|", "╸": "-", "╺": "-", "█": "#", "✓": "v", "✗": "x",
 }  # fmt: skip
-"""What is printed in place of characters that an encoding lacks. Corners of boxes are `+`."""
+"""Replacements for characters that an encoding lacks. Corners of boxes are `+`."""
 
 
 class OutputUnwritable(BadInput):
-    """Standard output cannot be written: {why}. Nothing that was printed from there on is kept."""
+    """Standard output cannot be written: {why}. The rest of the output is lost."""
 
 
 def in_ascii(character: str) -> str:
-    """What stands for a character where there is no more than ASCII; `?` where nothing does."""
+    """The ASCII replacement of a character; `?` if there is none."""
     if character in ASCII:
         return ASCII[character]
     if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" <= character <= "\N{BOX DRAWINGS HEAVY LEFT AND LIGHT RIGHT}":
@@ -60,7 +60,7 @@ def ascii_text(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text as standard output shows it, without control characters."""
+    """The text as standard output can show it, without control characters."""
     text = neutralised(text)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
@@ -101,7 +101,7 @@ def _safe(stream: TextIO | None, number: int, *, complain: bool) -> TextIO:
 
 
 class _Descriptor(io.FileIO):
-    """A descriptor that takes everything: what cannot be written any more is discarded.
+    """A stream that never fails: it discards what cannot be written.
 
     Where it `complain`s, the first failure that is no reader's departure raises `OutputUnwritable`.
     """
@@ -124,7 +124,7 @@ class _Descriptor(io.FileIO):
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
     def _discard_the_rest(self) -> None:
-        """Also what child processes write, and what Python itself does at its end."""
+        """Discards also what child processes write, and what Python writes at exit."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
@@ -132,7 +132,7 @@ class _Descriptor(io.FileIO):
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Writes what is buffered at the end, however the block ends. Raises `OutputUnwritable`."""
+    """Writes buffered output when the block ends. Raises `OutputUnwritable`."""
     try:
         yield
     finally:

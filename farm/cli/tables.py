@@ -1,4 +1,4 @@
-"""The one way to print a table: on a wide terminal, on a narrow one, and into a pipe.
+"""Tables: on a wide terminal, on a narrow one, and in a pipe.
 
 Every table of the command line is a `Table` that is declared once, with its columns in the order of printing:
 
@@ -32,7 +32,7 @@ ESSENTIAL = 0
 """The priority of a column that is never left out."""
 
 NARROW = 60
-"""The width of a terminal below which a table that does not fit becomes blocks: too few columns would be left."""
+"""The width below which a table that does not fit becomes blocks, because too few columns would remain."""
 
 FOLDED_WIDTH = 20
 """Characters below which a column of text is not folded further."""
@@ -72,7 +72,7 @@ class Column:
 
 
 TABLES: dict[str, Table] = {}
-"""Every table of the command line, by its key: what tests print at every width."""
+"""Every table of the command line, by its key. Tests print each at every width."""
 
 
 class Table:
@@ -158,12 +158,12 @@ class _Filled:
 
     @property
     def natural(self) -> int:
-        """The width at which nothing folds, but a heading between its words."""
+        """The width at which no cell folds. Headings may fold between words."""
         return max(_longest_word(self.heading), *(_widest_line(cell.plain) for cell in self.cells), 1)
 
     @property
     def narrowest(self) -> int:
-        """The width below which it must not be folded."""
+        """The smallest width to which it may be folded."""
         if not self.declared.folds:
             return self.natural
         unbroken = max((_longest_piece(cell.plain) for cell in self.cells), default=1)
@@ -181,7 +181,7 @@ class _Filled:
 
 
 def _fitted(columns: Sequence[_Filled], width: int) -> tuple[list[_Filled], list[int] | None]:
-    """The columns that fit and their widths; no widths where the table becomes blocks."""
+    """The columns that fit and their widths. The widths are None if the table becomes blocks."""
     shown = list(columns)
     if _total([column.narrowest for column in shown]) > width:
         shown = [column.shortened() for column in shown]
@@ -287,7 +287,7 @@ def _plain(value: Any) -> str:
 
 
 def unique_beginnings(names: Sequence[str], *, shortest: int = 12) -> list[str]:
-    """Of each name a beginning that no other one has: `GPU-f168d49b` of a UUID, which commands take."""
+    """A unique beginning of each name, as `GPU-f168d49b` of a UUID. Commands accept it."""
     length = shortest
     while len({name[:length] for name in names}) < len(set(names)):
         length += 1
@@ -301,7 +301,7 @@ _BREAK_AFTER = re.compile(r"[-,;:/_=)|]")
 
 
 def _pieces(text: str) -> list[tuple[int, int]]:
-    """Where the parts of a line begin and end that are never broken: words, and long ones at their punctuation."""
+    """The start and end of each part of a line that must not break. Long words may break after punctuation."""
     found = []
     for word in _WORD.finditer(text):
         start = word.start()
@@ -320,7 +320,7 @@ def _pieces(text: str) -> list[tuple[int, int]]:
 
 
 def _spans(text: str, width: int, rest: int | None = None) -> list[tuple[int, int]]:
-    """The lines of a text folded to that width, and after the first one to `rest`, as places in the text."""
+    """The start and end of each line of a folded text: the first line has `width`, the others `rest`."""
     lines = list[tuple[int, int]]()
     begin: int | None = None
     end = 0

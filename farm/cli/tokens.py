@@ -22,8 +22,8 @@ _TOKENS = ResultTable("tokens", TokenLine)
 @app.callback()
 @asks(tokens.list_)
 def _list(found: list[TokenLine]) -> None:
-    """List the tokens. Of a token itself only a hash is kept: it is shown once, where it is made."""
-    _TOKENS.show(found, otherwise="No token was made yet: farm tokens create NAME --role read")
+    """List the tokens. The farm keeps only a hash of a token, which is shown once when it is made."""
+    _TOKENS.show(found, otherwise="There are no tokens yet. To make one: farm tokens create NAME --role read")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`farm train`: a model for each device type, and what its training came to."""
+"""`farm train`: train a model for each device type."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _OUTCOMES = Table(
 
 
 def print_outcomes(outcomes: Mapping[str, TrainingNow]) -> None:
-    """What each training came to: the model's errors on the test set and on folds, and whether it is the champion."""
+    """Prints the result of each training: errors on the test set and on folds, and whether the model is champion."""
     rows, metrics = [], dict[str, registry.Metrics]()
     trained = [training.outcome for training in outcomes.values() if training.outcome is not None]
     for kind, training in outcomes.items():

@@ -1,4 +1,4 @@
-"""Requests for models, and the wait for their trainings."""
+"""Request trainings and wait for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from farm.formatting import seconds_text, share_text
 from farm.services.session import Session
 
 START_SECONDS = 60.0
-"""How long a trainer may take to begin."""
+"""Time limit for a trainer to begin."""
 
 REFRESH_SECONDS = 0.2
 

@@ -1,4 +1,4 @@
-"""Registered versions laid out: one with all that is known of it, and two side by side."""
+"""Presenters of registered model versions: one in detail, or two compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def standing(name: str, version: str, alias: str | None, decision: str | None) -
         registry.CHALLENGER: "is a challenger and not the champion",
         None: "is not the champion",
     }[alias]
-    return f"{name} version {version} {stands}: it {decision or 'was judged by nobody'}"
+    return f"{name} version {version} {stands}: it {decision or 'was not judged'}"
 
 
 _FACTS = Table("model", Column("fact"), Column("value", folds=True), facts=True)
@@ -61,13 +61,13 @@ _SIDE_BY_SIDE = Table(
 
 
 def named(model: AnsweringModel) -> str:
-    """`gemm-forest-nvidia-h200 v2`, and that it is a challenger where it is not the champion."""
+    """`gemm-forest-nvidia-h200 v2`, with a label if it is not the champion."""
     label = "" if model.standing == registry.CHAMPION else f" ({model.standing.upper()}, not the champion)"
     return f"{model.name} v{model.version}{label}"
 
 
 def print_answered_by(models: Sequence[AnsweringModel]) -> None:
-    """How good each of these is, whether it is the champion and what would make it one, and what it learned from."""
+    """Prints the errors, standing and training data of each model."""
     for model in models:
         console.print()
         for line in _about(model):
@@ -94,7 +94,7 @@ _TARGETS = {"runtime_ms": "time", "power_w": "power", "energy_mj": "energy"}
 
 
 def print_facts(model: ModelLine) -> None:
-    """A version in lines of name and value."""
+    """Prints a version in lines of name and value."""
     sound = {True: "yes", False: "no: not promoted without --force", None: "not known"}[model.sound]
     lines = [
         ("model", model.name),
@@ -119,7 +119,7 @@ def print_facts(model: ModelLine) -> None:
 
 
 def print_test_errors(metrics: Mapping[str, registry.Metrics]) -> None:
-    """Of each named version that was evaluated on a test set, one line for each target; nothing where none was."""
+    """Prints one line for each target of each version that was evaluated on a test set."""
     rows = [
         (name, *_on_test_set(target, found))
         for name, of_version in metrics.items()
@@ -130,7 +130,7 @@ def print_test_errors(metrics: Mapping[str, registry.Metrics]) -> None:
 
 
 def print_errors(metrics: registry.Metrics) -> None:
-    """One line for each target on the independent test set, then one for each fold kind and target."""
+    """Prints one line for each target on the independent test set, then one for each fold kind and target."""
     if tested := on_test_set(metrics):
         _TEST_ERRORS.print([_on_test_set(target, found) for target, found in tested.items()], title=kind_name(TEST_SET))
     _ERRORS.print(
@@ -157,13 +157,13 @@ def _on_test_set(target: str, found: Mapping[str, float]) -> tuple[Any, ...]:
 
 
 def print_history(champions: Sequence[registry.PromotionRecord]) -> None:
-    """The champions, the present one last."""
+    """Prints the champions, the present one last."""
     rows = [(each.since and each.since[:16].replace("T", " "), each.version, each.reason) for each in champions]
     _CHAMPIONS.print(rows, title="champions")
 
 
 def print_side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metrics]) -> None:
-    """The errors of two versions, one line for each fold kind and target that either has."""
+    """Prints the errors of two versions, one line for each fold kind and target of either."""
     every = {kind: of for each in metrics for kind, of in each.items()}
     found = {(kind, target) for each in metrics for kind, target, _ in _by_fold(each)}
     keys = [(kind, target) for kind in in_order(every) for target in registry.OUTPUTS if (kind, target) in found]
@@ -180,7 +180,7 @@ def print_side_by_side(versions: Sequence[str], metrics: Sequence[registry.Metri
 
 
 def _by_fold(metrics: registry.Metrics) -> list[tuple[str, str, dict[str, float]]]:
-    """The evaluation to quote first, targets in the order in which a model gives them."""
+    """The evaluations in order of importance, with targets in the order of a model's outputs."""
     return [
         (kind, target, metrics[kind][target])
         for kind in in_order(metrics)

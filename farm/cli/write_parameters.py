@@ -1,4 +1,4 @@
-"""Writes the file that shell completion reads (`farm.cli.parameters`), from the commands: `python -m farm.cli.write_parameters`."""
+"""Write the file that shell completion reads (`farm.cli.parameters`): `python -m farm.cli.write_parameters`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from farm.cli.parameters import ABSENT, FILE
 
 
 def described(command: Any) -> dict[str, Any]:
-    """What the file says of a command and, where it is a group, of those in it."""
+    """The entry of a command in the file, with the commands of a group."""
     summary = " ".join((command.help or "").split("\n\n")[0].split())
     says: dict[str, Any] = {"help": summary, "parameters": [_described(each) for each in command.params]}
     if hasattr(command, "commands"):

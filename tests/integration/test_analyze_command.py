@@ -218,7 +218,7 @@ def test_people_read_a_recording_as_tables(on_file: Command, recorded: pd.DataFr
     assert any(line.startswith(counted) for line in lines)
 
     over_all = lines.index(next(line for line in lines if line.startswith("nvidia-h200: all problems, against tile 1")))
-    beside = lines.index(next(line for line in lines if line.startswith("nvidia-h200 beside the paper")))
+    beside = lines.index(next(line for line in lines if line.startswith("nvidia-h200 compared with the paper")))
     over_shapes = {tile: rest for tile, *rest in map(cells, lines[over_all:beside])}
     beside_paper = {tile: rest for tile, *rest in map(cells, lines[beside:])}
     for tile, of_tile in summary.iterrows():

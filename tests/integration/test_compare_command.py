@@ -247,7 +247,7 @@ def test_the_command_shows_sides_ratios_groups_costs_and_what_differs_most(comma
     assert done.returncode == 0, done.stderr
     for words in (
         "nvidia-h200 (baseline)", "1 x nvidia-h200 on here", "B / A", "1.5000–1.5000", "1.2000", "memory-bound", "f64",
-        "what differs most in time", "tiled(tile=", "money", "0.7500  0.7500–0.7500", "g CO2",
+        "largest differences in time", "tiled(tile=", "money", "0.7500  0.7500–0.7500", "g CO2",
     ):  # fmt: skip
         assert words in done.stdout, words
     few = command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb", "--json", "--top", "1")
@@ -349,7 +349,7 @@ def test_the_answer_comes_first_and_minor_notes_are_counted_in_one_line(command:
     put(A100, taken(2.0, environment={"driver": "570", "numpy": "2.5"}))
     shown = command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb").stdout
     assert shown.index("median ratio over shapes") < shown.index("note: driver: ")
-    assert "2 more notes on versions (numpy, python): --notes shows them." in shown
+    assert "2 more notes on versions (numpy, python). To show them: --notes" in shown
     assert "numpy: nvidia-h200" not in shown
     assert (
         "note: numpy: nvidia-h200 2.4" in command("compare", "nvidia-h200", "nvidia-a100-sxm4-80gb", "--notes").stdout

@@ -112,7 +112,7 @@ def test_what_a_side_lacks_is_predicted_and_told_apart(engine: Engine, uri: str,
     assert (found.baseline.missing, side.missing, found.baseline.forecast) == (0, 23, None)
     assert forecast.sources == "measured"
     said = " ".join(found.notes)
-    assert "learned from" not in said
+    assert "training data of" not in said
     assert f"gemm-forest-{L} v1 has not learned 1 of the configurations that {L} lacks" in said
     assert f"1 predictions of gemm-forest-{L} v1 lie outside" in said
 
@@ -218,7 +218,7 @@ def test_protocols_are_known_of_the_rows_that_a_prediction_is_compared_with_alon
 def test_sources_and_protocol_of_the_model_stand_beside_what_it_predicts(command: Command, put: Put) -> None:
     put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
     for line in (
-        f"gemm-forest-{NEVER} v1 learned from\n  rows: 81 imported\n",
+        f"training data of gemm-forest-{NEVER} v1\n  rows: 81 imported\n",
         "  protocol: cold L2, burst time, uniform operands, clocks default\n",
         "  measured: 81 rows without a date\n",
     ):
@@ -245,7 +245,7 @@ def test_a_type_that_was_never_measured_is_asked_of_its_model_alone(command: Com
     done = command("compare", H, NEVER, "--predict", "--top", "1", "--price", f"{H}=4", "--price", f"{NEVER}=6")
     assert done.returncode == 0, done.stderr
     for words in (
-        f"Of 27 pairs of B and A, 27 have one figure that is predicted: 27 of B by gemm-forest-{NEVER} v1 (± ",
+        f"Of 27 pairs of B and A, 27 have one predicted value: 27 of B by gemm-forest-{NEVER} v1 (90% of its errors are within ±",
         "PREDICTED: median ratio over shapes", "90% bounds", "PREDICTED: configurations by time",
         "PREDICTED: B / A by type", "PREDICTED: cost", "(predicted)", f"gemm-forest-{NEVER} v1 learned from imported rows",
     ):  # fmt: skip

@@ -64,7 +64,7 @@ def test_the_first_three_are_measured_once_and_ranked_by_that(
     first = farm(*ASK)
     assert first.returncode == 0, first.stderr
     assert "Not over after 1 s" in first.stderr
-    assert "None of them has been measured yet" in first.stdout
+    assert "None of these kernels has been measured yet" in first.stdout
     assert measure(engine, device, {32: 3.0, 24: 1.0, 16: 2.0, 8: 0.1}) == 3
     found = json.loads(farm(*ASK, "--json").stdout)
     assert [one["measured_ms"] for one in found["ranking"]] == [1.0, 2.0, 3.0, None]

@@ -247,7 +247,7 @@ def test_four_real_cards_are_well_and_a_planted_slow_one_is_named(
 ) -> None:
     path = FOUR_CARDS if factor == 1 else planted(tmp_path, factor)
     assert command("import", "dataset", str(path)).returncode == 0
-    assert "The farm knows no device yet" in command("health").stdout
+    assert "No device matches." in command("health").stdout
     done = command("health", "--any-source", "--since", "2026-11-22", "--json")
     found = {one["uuid"][-36:][:8]: one for one in json.loads(done.stdout)["devices"]}
     expected = "healthy" if factor == 1 else "slow"

@@ -686,7 +686,7 @@ def test_people_are_told_what_is_waited_for_and_who_would_build_it(
     assert "farm-worker --build" in told.stderr
     status = json.loads(farm("status", "ahead", "--json").stdout)
     assert status["kernels_awaited"] == {"kernels": 2, "building": 0, "jobs": 4}
-    assert "kernels: 4 jobs wait for 2 to be built, 0 of them in work" in farm("status", "ahead").stdout
+    assert "kernels: 4 jobs wait for 2 to be built (0 in progress)" in farm("status", "ahead").stdout
     listed = farm("kernels", "list", "ahead")
     assert listed.stdout.count("wanted") == 2
     assert "Builders: none" in listed.stderr

@@ -93,7 +93,7 @@ def test_a_paused_campaign_hands_out_nothing_until_it_is_resumed(
     waiting = form(engine, size=2)
     paused = said(command, "pause", "small")
     assert "small is paused; 9 jobs wait until farm resume small" in paused
-    assert "Workers hold 3 more, 0 of them in hand" in paused
+    assert "Workers hold 3 more jobs. They finish the 0 in hand" in paused
     assert waiting is not None
     assert claim(engine, waiting, device) is None
     assert form(engine) is None
@@ -102,7 +102,7 @@ def test_a_paused_campaign_hands_out_nothing_until_it_is_resumed(
     again = told(command, "pause", "small")
     assert (again["changed"], again["state"], again["counts"]["pending"]) == (False, "paused", 9)
     land(engine, held)
-    assert "small goes on; 9 jobs wait" in said(command, "resume", "small")
+    assert "small is active again; 9 jobs wait" in said(command, "resume", "small")
     assert len(leased(engine, device).jobs) == 9
     assert "small was active already; nothing changed" in said(command, "resume", "small")
 
@@ -113,7 +113,7 @@ def test_a_cancelled_campaign_says_what_is_lost_and_what_still_lands(
     held = leased(engine, device, size=3)
     cancelled = said(command, "cancel", "small")
     assert "small is cancelled; 9 jobs will not be measured" in cancelled
-    assert "Workers hold 3 more, 0 of them in hand" in cancelled
+    assert "Workers hold 3 more jobs. They finish the 0 in hand" in cancelled
     land(engine, held)
     assert counts(engine, small.campaign_id) == {"done": 3, "cancelled": 9}
     again = told(command, "cancel", "small")
@@ -346,7 +346,9 @@ def test_status_says_what_runs_where_how_fast_and_what_went_wrong(
     assert [problem["error"] for problem in found["problems"]] == ["its worker died"]
     assert "12 jobs, 33.3% over: 6 pending, 2 running, 3 done, 1 dead" in shown
     assert "attempts: 3 measured, 1 killed" in shown
-    assert re.search(r"pace: [\d.]+ jobs/min in the last minute, [\d.]+ jobs/min over .+ in all, .+ left\n", shown)
+    assert re.search(
+        r"rate: [\d.]+ jobs/min in the last minute, [\d.]+ jobs/min since it began .+ ago, .+ left\n", shown
+    )
     assert "farm jobs -c small --state dead" in shown
     assert (row["state"], row["stuck_jobs"], row["counts"]) == ("active", 0, found["counts"])
     assert row["jobs_per_minute"] is not None
@@ -405,7 +407,7 @@ def test_status_says_what_is_stuck_and_why(
         said(command, "pause", "urgent")
         assert told(command, "status", "urgent")["stuck"] == []
         shown = said(command, "status", "urgent")
-        assert "paused: 10 jobs wait; farm resume urgent continues the campaign" in shown
+        assert "paused: 10 jobs wait. To continue the campaign: farm resume urgent" in shown
         assert "stuck" not in shown
         rows = {row["name"]: row for row in told(command, "status")["campaigns"]}
         urgent_now = rows["urgent"]
@@ -484,7 +486,7 @@ def test_watch_ends_with_the_campaign_and_tells_of_dead_jobs(
     assert (ended["counts"]["done"], ended["verdict"]) == (9, "incomplete")
     assert "active, 2 dead, 1 invalid" in said(command, "status", "small")
     shown = command("watch", "small")
-    assert "3 of 12 jobs ended without a result: farm status small says why." in shown.stderr
+    assert "3 of 12 jobs ended without a result. For the reasons: farm status small" in shown.stderr
 
 
 def test_progress_in_a_file_says_what_it_waits_for(

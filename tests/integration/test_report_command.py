@@ -355,7 +355,7 @@ def test_a_campaign_of_which_nothing_was_measured_has_a_page_that_says_so(
     land(lambda _: None)
     done = command("report", "tiles")
     assert done.returncode == 0, done.stderr
-    assert "Nothing of it was measured" in done.stderr
+    assert "It has no measurements under its own rules" in done.stderr
     written, page = opened(tmp_path)
     assert "Nothing of this campaign was measured under its own rules yet." in page.sections["roofline"]
     assert "SO FAR: 6 jobs of this campaign are open" in written

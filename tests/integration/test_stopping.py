@@ -95,7 +95,7 @@ def test_a_cancel_says_what_is_in_hand_and_waits_until_it_is_stored(
         batches.mark(connection, lease, lease.jobs[0], lease_seconds=60)
     done = command("cancel", "small")
     assert "small is cancelled; 0 jobs will not be measured" in done.stdout
-    assert "Workers hold 12 more, 1 of them in hand, at most one on each device" in done.stdout
+    assert "Workers hold 12 more jobs. They finish the 1 in hand, at most one on each device" in done.stdout
     with engine.begin() as connection:
         connection.execute(text("UPDATE devices SET last_seen_at = now() - interval '1 hour'"))
 
@@ -110,8 +110,8 @@ def test_a_cancel_says_what_is_in_hand_and_waits_until_it_is_stored(
     assert waited.returncode == 0
     told = json.loads(waited.stdout)
     assert (told["in_hand"], told["counts"]["running"], told["counts"]["cancelled"]) == (0, 0, 12)
-    assert "CPU-1 on here is not heard of, its host may be away" in waited.stderr
-    assert "no coordinator leads, which would take back what it holds" in waited.stderr
+    assert "CPU-1 on here sends no heartbeats, its host may be down" in waited.stderr
+    assert "no coordinator leads, so nothing releases its batch" in waited.stderr
 
 
 def test_ctrl_c_ends_the_waiting_and_not_the_cancel(
