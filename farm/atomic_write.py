@@ -112,7 +112,8 @@ def _target(path: Path) -> tuple[Path, os.stat_result | None]:
 
 def _can_be_replaced(path: Path, before: os.stat_result) -> bool:
     """Whether it is a file of its own, and not what standard output or error writes to."""
-    if not stat.S_ISREG(before.st_mode) or str(path.absolute()).startswith(_NOT_FILES):
+    name = str(path.absolute())
+    if not stat.S_ISREG(before.st_mode) or (name.startswith(_NOT_FILES) and not name.startswith("/dev/shm/")):
         return False
     for number in (1, 2):
         with suppress(OSError):

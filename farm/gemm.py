@@ -19,7 +19,7 @@ MAX_EXTENT = 2**31 - 1
 class ElementType(StrEnum):
     """The type of a matrix element, under the names hardware vendors use.
 
-    `tf32` is stored as 4 bytes, of which the multiplier uses 19 bits. `i32` is an output and accumulator type only.
+    `tf32` is stored as 4 bytes; the multiplier uses 19 bits of them. `i32` is an output and accumulator type only.
     `f8e4m3e5m2` and `f8e5m2e4m3` are pairs, for inputs only: A in the first format and B in the second, as the forward and
     backward passes of training multiply them.
     """

@@ -68,7 +68,7 @@ def find_gpu(device_type: str) -> Gpu | None:
 
 
 def traits_of_type(device_type: str) -> DeviceTraits:
-    """The limits of a GPU type of which no device was opened. Of a type that is not in the table, only its kind is known."""
+    """The limits of a GPU type without an opened device. For a type that is not in the table, only its kind is known."""
     gpu = find_gpu(device_type)
     if gpu is None:
         return DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=UNKNOWN_MEMORY_BYTES)

@@ -79,7 +79,7 @@ class MeasuringRules(_Rules):
 
 
 class Source(StrEnum):
-    """Where a row's numbers come from. Only `measured` rows train a model unless asked otherwise."""
+    """Where a row's numbers come from. Only `measured` rows train a model by default."""
 
     MEASURED = "measured"
     RECORDED = "recorded"

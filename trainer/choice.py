@@ -20,7 +20,7 @@ from trainer.blas import one_thread
 
 FAMILY = next(family.name for family in FAMILIES.values() if family.chooses)
 CHOSEN = ("chosen_tile_m", "chosen_tile_n", "chosen_slices", "chosen_waves", "chosen_algorithm")
-"""The columns of what measurements of the family say of the kernel that was chosen; NaN where they say nothing."""
+"""Columns of facts about the chosen kernel from measurements of the family; NaN where they are unknown."""
 
 MIN_ROWS = 60
 """Of a kind of problem, below which the roofline stands."""

@@ -2,7 +2,7 @@
 
 A constant of a row is a sum over levels: parts that the row's kernel has to itself, parts of the kernel in one layout, and parts
 that kernels share. Two kernels' own parts never meet in an equation, so the matrix is an arrow. Each kernel's own parts are
-eliminated by themselves, which leaves those that are shared: a few hundred unknowns instead of thousands. The result is
+eliminated separately, which leaves those that are shared: a few hundred unknowns instead of thousands. The result is
 that of one Cholesky factorisation of the whole matrix (Golub and Van Loan, Matrix Computations, 4.3).
 """
 

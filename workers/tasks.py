@@ -396,7 +396,7 @@ def _task_in_hand() -> _Task | None:
 def _watch(watchdog: Watchdog) -> None:
     """Renews the lease first, and in a transaction of its own: no lock on the device's row can cost the lease.
 
-    It renews only the lease of the batch that the child has in hand. Other batches of the device say nothing about the child.
+    It renews only the lease of the batch that the child has in hand. Other batches of the device do not show that the child is alive.
     """
     task, left_s = _task_in_hand(), None
     if task is not None:

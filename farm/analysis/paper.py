@@ -2,7 +2,7 @@
 
 From the tables that GPPerf, the repository of the paper (arXiv 2411.16954), publishes for its tiled kernel in single
 precision on one GeForce RTX 4070: times, and average board power. Of their 39 shapes, the 12 with m and n of 8192 or
-16384 and k of 1024, 8192 or 16384. The other 27, up to 2048, are left out: none took less than 5.5 ms, whatever the
+16384 and k of 1024, 8192 or 16384. The other 27, up to 2048, are left out: none took less than 5.5 ms for any
 work, and from tile 8 on their power is within 12 W of the idle card's 33 W, so they show little about the kernel.
 """
 

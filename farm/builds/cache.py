@@ -2,7 +2,7 @@
 
 A folder appears and disappears by one rename, so any number of processes may read, write and prune the same cache
 without a lock, and one that is killed leaves nothing that looks like a kernel. A binary is given out only where its SHA-256
-and its record agree with its name. Whoever can write to the folder can make both: before a kernel is loaded, its signature is
+and its record agree with its name. A user who can write to the folder can forge both: before a kernel is loaded, its signature is
 checked, and its SHA-256 is compared with what the farm recorded (`workers.kernels.sources`).
 """
 

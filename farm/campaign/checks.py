@@ -1,4 +1,4 @@
-"""Checks of a campaign file as it is written: mistakes that show only in several keys together, or beside a default."""
+"""Checks of the keys of a campaign file: mistakes that show only in several keys together, or with a default."""
 
 from __future__ import annotations
 

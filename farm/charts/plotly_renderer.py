@@ -256,7 +256,7 @@ def _step(values: list[Floats]) -> str | int | None:
 
 
 def rounded(values: Floats, digits: int = 5) -> Floats:
-    """The values with so many significant digits. NaN, infinity, 0 and values beyond any measurement stay as they are."""
+    """The values with so many significant digits. NaN, infinity, 0 and values beyond any measurement stay unchanged."""
     result = np.array(values, dtype=np.float64)
     size = np.abs(result)
     usual = (size > 1e-200) & (size < 1e200)

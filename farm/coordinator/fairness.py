@@ -4,8 +4,8 @@ A *resource* is what batches queue for: the queue of a device type, the queue of
 is), or the failed jobs of a device type. On each resource, and within each priority, owners share device seconds in
 proportion to their weights, and the campaigns of one owner share what the owner gets.
 
-Each has a virtual time: the device seconds that it used, divided by its weight. Whoever has the smallest goes next. Batches
-that are queued or running count with the seconds that they are expected to take, so that nobody gets two batches while
+Each has a virtual time: the device seconds that it used, divided by its weight. The smallest virtual time goes next. Batches
+that are queued or running count with the seconds that they are expected to take, so no owner gets two batches while
 another waits for its first; when a batch is counted (`batches.fold`), what it really took is stored instead.
 
 - Who has nothing stored starts at the smallest virtual time of those that wait: it neither waits for others to use as much

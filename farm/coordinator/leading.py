@@ -140,7 +140,7 @@ class _Sockets:
             event.listen(engine, "checkin", self._on_checkin)
 
     def shut(self) -> None:
-        """Whoever waits for an answer gets an error, now and for each connection that is used later."""
+        """Ends every wait for an answer with an error, now and for each connection that is used later."""
         with self._lock:
             self._shut = True
             for one in self._open.values():

@@ -44,7 +44,7 @@ TURN = Duration(
 )
 FORMED = Count("batches_formed", "Batches formed of jobs that waited.")
 SENT = Count("batches_sent", "Batches sent to the broker for the first time.")
-RESENT = Count("batches_resent", "Messages of batches sent again, because nobody had claimed the batch.")
+RESENT = Count("batches_resent", "Messages of batches sent again, because no worker had claimed the batch.")
 REAPED = Count("batches_reaped", "Batches taken back because their lease passed.")
 RECALLED = Count("batches_recalled", "Batches taken back because no live device serves their queue.")
 FOLDED = Count("batches_folded", "Batches that ended and were added to the counters of their lanes.")
@@ -117,7 +117,7 @@ class Watch:
 
 @contextmanager
 def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
-    """A watch that Prometheus can scrape inside the block; one that tells nobody where metrics are off.
+    """A watch that Prometheus can scrape inside the block; without metrics, one that exports nothing.
 
     Raises `BadMetricsAddress` and `MetricsAddressUnusable`.
     """
@@ -176,10 +176,10 @@ def _gauges_of(reading: _Reading) -> Iterator[GaugeMetricFamily]:
         _by_two(farm.devices),
         labels=by_type,
     )
-    yield _gauge("batches", "Batches that nobody claimed yet, and leased ones.", _by_two(farm.batches), labels=by_type)
+    yield _gauge("batches", "Unclaimed and leased batches.", _by_two(farm.batches), labels=by_type)
     yield _gauge(
         "oldest_unclaimed_batch_age_seconds",
-        "Time since the oldest batch was formed that nobody claimed yet; 0 where there is none.",
+        "Age of the oldest unclaimed batch; 0 without any.",
         {(): farm.oldest_unclaimed_s},
     )
     yield _gauge("kernels", "Kernels that are built ahead of time, by state.", _by(farm.kernels), labels=("state",))
@@ -204,7 +204,7 @@ def _gauges_of(reading: _Reading) -> Iterator[GaugeMetricFamily]:
         "Rows that two workers measured on one device at the same time, and that are no results.",
         {(): sum(one.overlapped_rows for one in contended)},
     )
-    yield _gauge("builders", "Builders that were heard of lately.", {(): farm.builders})
+    yield _gauge("builders", "Builders with a recent heartbeat.", {(): farm.builders})
     yield _gauge(
         "lock_holders",
         "Sessions of Postgres that have held locks on tables of the farm for more than some seconds.",

@@ -105,7 +105,7 @@ class Schedule:
         return self._times.idle
 
     def urgent(self) -> list[tuple[str, int]]:
-        """Queues that are full, with work of that priority waiting, above that of batches which nobody has claimed."""
+        """Queues that are full, with work of that priority waiting, above that of unclaimed batches."""
         return [
             (resource.name, priority)
             for resource in self._resources.values()
@@ -151,7 +151,7 @@ class Schedule:
         self._dropped.add(assignment.work)
 
     def not_formed(self, assignments: Iterable[Assignment]) -> None:
-        """These, of which `formed` was told, became no batches: their places and turns are free again."""
+        """These became no batches although `formed` counted them: releases their places and turns."""
         resources: dict[str, _Resource] = {}
         for one in assignments:
             resource = resources[one.resource] = self._resources[one.resource]

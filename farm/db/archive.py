@@ -115,7 +115,7 @@ UPDATE devices d SET measured = d.measured + :sign * c.done FROM ({_COUNTED}) c 
 
 
 def lock_digest(connection: Connection, digest: str) -> None:
-    """Locks the digest of a campaign until the transaction ends: nobody else submits, deletes or restores that campaign."""
+    """Locks the digest of a campaign until the transaction ends, so no other program submits, deletes or restores that campaign."""
     connection.execute(_LOCK_DIGEST, {"digest": digest})
 
 
@@ -245,7 +245,7 @@ _REMOVE = text("DELETE FROM deletions WHERE id = ANY(:ids)")
 
 
 def _restore(connection: Connection, found: Deleted) -> bool:
-    """Returns False if somebody else has restored or vacuumed the deletion."""
+    """Returns False if another program has restored or vacuumed the deletion."""
     if connection.execute(_LOCK, {"id": found.id}).one_or_none() is None:
         return False
     try:

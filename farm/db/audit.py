@@ -58,7 +58,7 @@ VALUES (:who, :role, :way, :origin, :operation, :kind, :name, :key, CAST(:before
 
 
 class Change:
-    """A transaction that changes the farm on somebody's behalf."""
+    """A transaction that changes the farm on a user's behalf."""
 
     def __init__(self, connection: Connection, actor: Actor, operation: str) -> None:
         self.connection = connection

@@ -10,7 +10,7 @@ from farm.db.states import CampaignState, JobState
 from farm.formatting import counts_text
 
 WITHOUT_RESULT = (JobState.DEAD, JobState.INVALID)
-"""Job states that ended without a result although nobody cancelled the job."""
+"""Job states that ended without a result although no user cancelled the job."""
 
 
 class CampaignVerdict(StrEnum):

@@ -121,7 +121,7 @@ class ContendedDevice:
             )
         if self.overlaps:
             parts.append(
-                f"{self.overlapped_rows:,} rows were measured beside another worker and are left out of results"
+                f"{self.overlapped_rows:,} rows were measured while another worker used the device, and are left out of results"
             )
         return f"{self.uuid}: {'; '.join(parts)}"
 

@@ -184,7 +184,7 @@ def sql_files() -> tuple[str, ...]:
 
 
 def run_sql(connection: Connection, file: Path) -> None:
-    """Executes the statements of a file as they stand, without parameters."""
+    """Executes the statements of a file unchanged, without parameters."""
     connection.exec_driver_sql(file.read_text(), execution_options={"no_parameters": True})
 
 

@@ -30,7 +30,7 @@ _PASS = text("SELECT worker_pass_trial(:device_id)")
 
 
 def begin(connection: Connection, device_id: int, reason: str, *, tried: bool) -> bool:
-    """active → probation. Returns whether it changed: somebody may have drained it.
+    """active → probation. Returns whether it changed: a user may have drained it.
 
     `tried`: whether it already failed a trial. Otherwise it gets one at once, since its jobs may be at fault.
     """

@@ -92,7 +92,7 @@ def check_priority(limits: OwnerLimits, owner: str, priority: int) -> None:
 
 
 def check(connection: Connection, owner: str, limits: OwnerLimits) -> None:
-    """Checks everything that the owner has underway, with the changes of this transaction. Raises `QuotaExceeded`."""
+    """Checks everything that the owner has in progress, with the changes of this transaction. Raises `QuotaExceeded`."""
     lock(connection, owner)
     used = campaigns.underway(connection, owner)
     if limits.open_jobs is not None and used.open_jobs > limits.open_jobs:
@@ -100,7 +100,7 @@ def check(connection: Connection, owner: str, limits: OwnerLimits) -> None:
     if limits.device_seconds is not None and used.device_seconds > limits.device_seconds:
         raise QuotaExceeded(
             owner=owner,
-            what=f"with this campaign {used.device_seconds / 3600:,.1f} device hours would be underway, by an upper estimate, "
+            what=f"with this campaign {used.device_seconds / 3600:,.1f} device hours would be in progress, by an upper estimate, "
             f"and {limits.device_seconds / 3600:,.1f} are allowed",
             remedy=_REMEDY,
             option="--device-hours N",

@@ -51,7 +51,7 @@ def _may(letters: str, **columns: Sequence[str]) -> Privileges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """What each service may do with one table. Nobody may TRUNCATE, REFERENCE or put a trigger on any."""
+    """What each service may do with one table. No service may TRUNCATE, REFERENCE or put a trigger on any."""
 
     application: Privileges = field(default_factory=dict)
     web: Privileges = field(default_factory=dict)
@@ -170,7 +170,7 @@ _DATABASE = text("SELECT current_database()")
 
 
 def close_to_public(connection: Connection) -> None:
-    """From now on only roles with rights in this database connect to it, and nobody makes tables in it but its owner.
+    """From now on only roles with rights in this database connect to it, and only its owner makes tables in it.
 
     Postgres lets every role of a server connect to each database and make temporary tables there. Roles that have rights on
     tables here, such as those of workers and readers, keep the right to connect.
@@ -194,7 +194,7 @@ def close_to_public(connection: Connection) -> None:
 def set_up_service_roles(
     connection: Connection, passwords: Mapping[Service, str | None], *, prefix: str = DEFAULT_PREFIX
 ) -> None:
-    """Makes the roles of these services, or changes those that are there, so that they have the rights of `TABLES` and no other.
+    """Creates or updates the roles of these services, so that they have the rights of `TABLES` and no other.
 
     In the caller's transaction. A password of None leaves that of the role as it is.
 

@@ -109,7 +109,7 @@ class Role(StrEnum):
 
 
 class Way(StrEnum):
-    """How somebody reached the farm."""
+    """How a user reached the farm."""
 
     CLI = "cli"  # a command on the database itself
     API = "api"

@@ -516,7 +516,7 @@ def _result_columns() -> Iterator[SchemaItem]:
 
 
 class MeasurementRow(Base):
-    """Append-only results. Beside its keys a row has the columns of `farm.schema.results.RESULTS`."""
+    """Append-only results. In addition to its keys a row has the columns of `farm.schema.results.RESULTS`."""
 
     __tablename__ = "measurements"
     __table_args__ = (
@@ -673,7 +673,7 @@ class DeletedRowsPart(Base):
 
 
 class LeadershipRow(Base):
-    """Who leads, of programs of which one leads. The row stays when a leader ends, so that its term only ever grows."""
+    """The leader of a kind of program that has one. The row stays when a leader ends, so that its term only ever grows."""
 
     __tablename__ = "leadership"
 
@@ -691,7 +691,7 @@ class LeadershipRow(Base):
 
 
 class AuditRow(Base):
-    """A change that somebody made. Triggers refuse to change or delete one: see `farm.db.audit`."""
+    """A change by a user. Triggers refuse to change or delete one: see `farm.db.audit`."""
 
     __tablename__ = "audit"
     __table_args__ = (_one_of("role", Role), _one_of("way", Way))
@@ -716,7 +716,7 @@ class AuditRow(Base):
 
 
 class QuotaRow(Base):
-    """What one owner may have underway, instead of the defaults of the settings. None: no limit."""
+    """What one owner may have in progress, instead of the defaults of the settings. None: no limit."""
 
     __tablename__ = "quotas"
 

@@ -59,7 +59,7 @@ class TokenNow:
 
 
 class BadLifetime(BadInput):
-    """A token can be valid for {days:,} days at the most, and for more than no time."""
+    """A token can be valid for {days:,} days at most, and for more than no time."""
 
 
 MAX_DAYS = 36_500

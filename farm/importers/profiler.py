@@ -2,7 +2,7 @@
 
 `cutlass_simt_sgemm_128x64_8x2_tn_align1` is a block of 128x64, K steps of 8 and 2 stages. Letters and block are of a C that
 lies by columns: `n` is by columns as well, and `t` by rows. By rows, as the farm has it, that C is the product of B and A, each
-transposed: m and n change places, and so do the letters. The block stays as it is named, because CUTLASS builds the kernel
+transposed: m and n change places, and so do the letters. The block keeps its name, because CUTLASS builds the kernel
 for the transposed product (`EmitGemmUniversalInstance` in cutlass_library/gemm_operation.py).
 """
 

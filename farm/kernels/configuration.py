@@ -52,7 +52,7 @@ def _number(value: float) -> str:
 
 
 def _whole(family: str, name: str, value: str) -> int:
-    """The value of a parameter as it is written. Raises `BadKernelParameter`."""
+    """The value of a parameter from its text. Raises `BadKernelParameter`."""
     try:
         return int(value)
     except ValueError:

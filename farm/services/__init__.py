@@ -1,4 +1,4 @@
-"""Embedded Postgres and Redis, and the processes that one machine runs beside them."""
+"""Embedded Postgres and Redis, and the other processes of one machine."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Home:
         except FileExistsError:
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
-                why = f"{folder} is there already and is not a folder of user {uid} that nobody else can enter"
+                why = f"{folder} is there already and is not a folder that only user {uid} can enter"
                 raise HomeUnusable(home=self.path, why=why) from None
 
 

@@ -39,8 +39,8 @@ def session(
     """The services of this farm, started where they are embedded and do not run.
 
     The embedded database belongs to this version and is brought to its revision. One that FARM_DATABASE_URL names
-    is left as it is: raises `WrongRevision` where it is at another. Raises `NotThroughTheApi` where only FARM_API_URL
-    says where the farm is. `statements` are settings of each connection, of which that many are kept.
+    is not changed: raises `WrongRevision` where it is at another. Raises `NotThroughTheApi` where only FARM_API_URL
+    says where the farm is. `statements` are settings of each connection; that many connections are kept.
     """
     current = settings()
     require_own(current)

@@ -1,4 +1,4 @@
-"""The processes of one machine beside its services: the coordinator, the workers, the trainer and the builder."""
+"""The processes of one machine other than its services: the coordinator, the workers, the trainer and the builder."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Stack:
             )
 
     def ended(self) -> list[str]:
-        """Our programs that ended by themselves."""
+        """Our programs that ended without a request."""
         return [name for name, running in self._running.items() if running.exit_code() is not None]
 
     def idled_out(self) -> list[str]:

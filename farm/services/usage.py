@@ -118,7 +118,7 @@ def _leave(service: EmbeddedService, home: Home, users: IO[str], *, after_failur
 
 
 def _sole(users: IO[str]) -> bool:
-    """Whether nobody else uses the service. If so, takes the lock until it is changed or the file is closed."""
+    """Whether no other program uses the service. If so, takes the lock until it is changed or the file is closed."""
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

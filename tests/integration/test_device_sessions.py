@@ -212,7 +212,7 @@ def test_what_is_overlapped_is_counted_and_said(
     with engine.connect() as connection:
         (one,) = device_sessions.contended(connection)
     assert (one.overlaps, one.overlapped_rows) == (1, 3)
-    assert one.text.endswith("3 rows were measured beside another worker and are left out of results")
+    assert one.text.endswith("3 rows were measured while another worker used the device, and are left out of results")
 
 
 def test_one_that_stood_still_or_did_nothing_beside_its_successor_spoils_no_row(

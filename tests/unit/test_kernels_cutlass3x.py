@@ -106,7 +106,7 @@ def test_what_compiles_and_would_not_serve_is_refused_for_another_reason(text, r
         ("cutlass3x(tile_n=256) 512 f8e4m3 nt",
          "needs 256 registers of a thread for accumulators alone (tile_m=128, tile_n=256, cooperative), a thread has 232"),
         ("cutlass3x(tile_m=256,tile_k=256) 512 f16",
-         "needs 2 stages at least, and 1 of 196608 bytes fit into shared memory beside what is stored"),
+         "needs 2 stages at least, and 1 of 196608 bytes fit into shared memory next to the stored tiles"),
         ("cutlass3x(stages=7) 512 f16", "needs 263168 bytes of shared memory for 7 stages, the device has 232448"),
         ("cutlass3x(tile_n=16,tile_k=32,stages=5) 512 tf32 nt",
          "swizzles 1024 elements of B in shared memory alike, and a tile of 16 x 32 has 512: the number of stages must be a "

@@ -138,7 +138,7 @@ class RecordedDevice:
 class _Rows:
     """The rows of a recording in columns, found by the 16 bytes of a configuration's id.
 
-    Sorted halves of ids and NumPy columns take about 25 bytes a row beside the values; a dictionary of a million ids
+    Sorted halves of ids and NumPy columns take about 25 bytes a row in addition to the values; a dictionary of a million ids
     would take 200 MB. JSON columns stay Arrow text, and are read row by row.
     """
 

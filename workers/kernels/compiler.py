@@ -182,7 +182,7 @@ def _output(binary: Binary) -> str:
 
 
 def error_line(output: str, headers: Path) -> str | None:
-    """The first line that reports an error, with headers named as they are included."""
+    """The first line that reports an error, with headers named as in their includes."""
     for line in output.splitlines():
         if _ERROR_LINE.search(line):
             text = line.strip().replace(f"{headers}{os.sep}", "")

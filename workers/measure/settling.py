@@ -54,7 +54,7 @@ def why_unsettled(
     """A sign that the clocks of a kernel that has just begun to run are not yet those that it keeps; None without any.
 
     `looks` and `drawn_w`, the driver's power samples, were taken while it ran; `fastest_mhz` is the highest SM clock that
-    the card was seen at, None where it was not seen before. A limiter that is still active is not a sign by itself if it was:
+    the card was seen at, None where it was not seen before. A limiter that is still active alone is not a sign if it was:
     its last percent comes slowly.
     """
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz]

@@ -16,7 +16,7 @@ The bound of an element's error is 8·sqrt(k + 16) times the unit round-off of t
 mean square of an element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability
 (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors
 of about 0.4·sqrt(k) units, the largest of 10^8 elements lies six standard deviations out, and 16 leaves room for the
-few roundings of alpha and beta where k is 1. An output in a narrower type than the accumulator is rounded once more: 8
+few roundings of alpha and beta where k is 1. An output in a narrower type than the accumulator is rounded again: 8
 of its units. Operands are exact in their types (see `elements`), so nothing else is lost, but that tensor
 cores keep fewer bits while they add up (`_TENSOR_CORES`). Sums of integers are exact.
 

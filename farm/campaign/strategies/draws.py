@@ -24,8 +24,8 @@ class KernelSample(Protocol):
 class Draw:
     """A number of a problem's configurations at random, or all if there are fewer.
 
-    The draw follows from the seed and each configuration's canonical form alone: it is the same on every host, in whatever
-    order they come, and a kernel that is drawn stays drawn when others are left out. Only those drawn are kept in memory.
+    The draw follows from the seed and each configuration's canonical form alone: it is the same on every host and in any
+    order, and a kernel that is drawn stays drawn when others are left out. Only those drawn are kept in memory.
     """
 
     def __init__(self, size: int, seed: int) -> None:

@@ -28,7 +28,7 @@ def shared_memory_fits(p: Point) -> Reason:
     if p.stages_kept < _MIN_STAGES:
         return (
             f"needs {_MIN_STAGES} stages at least, and {p.stages_kept} of {p.stage_bytes} bytes fit into shared memory "
-            "beside what is stored"
+            "next to the stored tiles"
         )
     most = min(SHARED_BYTES, p.device.shared_memory_per_block_bytes or SHARED_BYTES)
     if p.shared_bytes <= most:
