@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import RESULTS, command
 from farm.measurement import ALL_FAMILIES
-from farm.report.figures import learning
+from farm.report.figures import learning_curves
 
 MODEL = "NVIDIA H200"
 
@@ -46,8 +46,8 @@ def figures(status: Mapping[str, Any], rows: Any) -> dict[str, Any]:
 
 def written(found: Mapping[str, Any]) -> str:
     """The table, in Markdown."""
-    points: Sequence[learning.Point] = found["points"]
-    curve = learning.LearningCurve(found["campaign"], points)
+    points: Sequence[learning_curves.Point] = found["points"]
+    curve = learning_curves.LearningCurve(found["campaign"], points)
     families = curve.families
     head = [
         "round",

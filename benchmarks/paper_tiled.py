@@ -29,7 +29,7 @@ from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 from benchmarks.farms import choose_devices, farm_home, measure_for, programs, store
 from benchmarks.recordings import export
 from farm.analysis.paper import PAPER_SOURCE, compare_with_paper
-from farm.analysis.recording import read_recording
+from farm.analysis.tile_recording import read_recording
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, analyze
 from farm.campaign import load
 from farm.db import campaigns

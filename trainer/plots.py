@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from farm.charts.description import Axis, Chart, Dashes, Floats, Panels, Scale, Series
+from farm.charts.chart import Axis, Chart, Dashes, Floats, Panels, Scale, Series
 from farm.charts.matplotlib_renderer import write_pngs
 from farm.forest.physics import compulsory_bytes, flops_of
 from trainer.evaluate import metrics

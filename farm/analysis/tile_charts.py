@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles, ProblemTiles, TilePoint
-from farm.charts.description import Axis, Chart, Dashes, HeatMap, Panels, Rule, Scale, Series
+from farm.charts.chart import Axis, Chart, Dashes, HeatMap, Panels, Rule, Scale, Series
 from farm.charts.matplotlib_renderer import write_pngs
 from farm.errors import BadInput
 

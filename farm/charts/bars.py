@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from farm.charts.description import Axis, Chart, Scale, Series
+from farm.charts.chart import Axis, Chart, Scale, Series
 
 FAR_OFF = 3.0
 """Interquartile ranges beyond the quartiles: values further out are counted in one bar, or they would flatten the rest."""

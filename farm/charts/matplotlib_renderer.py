@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from farm.atomic_write import require_new, write_bytes
-from farm.charts.description import (
+from farm.charts.chart import (
     BAND_OPACITY,
     Axis,
     Chart,

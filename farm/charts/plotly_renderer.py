@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.charts.description import (
+from farm.charts.chart import (
     BAND_OPACITY,
     Axis,
     Chart,

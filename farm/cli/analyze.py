@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from farm.analysis.paper import PAPER_SOURCE, compare_with_paper
-from farm.analysis.recording import read_recording
+from farm.analysis.tile_recording import read_recording
 from farm.analysis.tiles import (
     FAMILY,
     USUAL_BASELINE,

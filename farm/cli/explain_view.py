@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from farm.charts.bars import bar_chart, histogram
-from farm.charts.description import Axis, Chart, Series
+from farm.charts.chart import Axis, Chart, Series
 from farm.charts.terminal_renderer import Terminal
 from farm.cli.streams import ascii_text
 

@@ -26,7 +26,7 @@ from farm.db import devices
 from farm.errors import BadInput, NoWorkers
 from farm.formatting import seconds_text
 from farm.kernels.families import TILE_STUDY
-from farm.report.summary import summarise
+from farm.report.campaign_summary import summarise
 from farm.services import Stack
 from farm.services.session import Session, session
 from farm.settings import environment, settings

@@ -29,7 +29,7 @@ from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
 from farm.formatting import seconds_text
 from farm.kernels import FAMILIES, Configuration
 from farm.registry.held_out import predict_held_out
-from farm.report.summary import largest_measured, summarise
+from farm.report.campaign_summary import largest_measured, summarise
 from farm.services import Stack
 from farm.services.session import Session, session
 from farm.settings import settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.exporters.commands import Commands
+from farm.exporters.command_lines import Commands
 from farm.exporters.csv_rows import CsvRows
 from farm.exporters.exporter import Exporter, RowExporter
 from farm.exporters.json_rows import JsonRows

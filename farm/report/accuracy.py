@@ -16,7 +16,7 @@ from farm.errors import FarmError, NoSuchModel
 from farm.kernels import Configuration
 from farm.registry import Metrics, Model, ModelInfo, Trust
 from farm.registry.files import SignedFiles
-from farm.report.results import Bools, Results
+from farm.report.result_points import Bools, Results
 
 if TYPE_CHECKING:
     import pandas as pd

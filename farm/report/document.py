@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from farm.charts.description import Figure, number
+from farm.charts.chart import Figure, number
 
 LONG_TEXT = 24
 """A column is wide if a cell has more letters."""

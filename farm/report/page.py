@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from farm.charts import matplotlib_renderer, plotly_renderer
-from farm.charts.description import Figure
+from farm.charts.chart import Figure
 from farm.errors import ServiceUnavailable
 from farm.installing import INSTALL
 from farm.report.document import Report

@@ -14,7 +14,7 @@ from farm.errors import FarmError, NotFound, NothingShared
 from farm.registry import Trust
 from farm.report.accuracy import accuracies
 from farm.report.document import Report
-from farm.report.loading import CampaignData, gather
+from farm.report.report_data import CampaignData, gather
 from farm.report.sections import SECTIONS
 from farm.report.sections.measured import NO_ROW
 from farm.report.sections.origins import warnings

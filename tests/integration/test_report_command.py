@@ -21,7 +21,7 @@ from farm.installing import INSTALL
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.registry import Trust
-from farm.report import loading
+from farm.report import report_data
 from farm.report.page import PRINTED_ROWS
 from farm.settings import settings
 from support import learning_curves as curves
@@ -450,7 +450,7 @@ def test_the_champion_stands_beside_what_was_measured_and_what_it_learned_from_i
 def test_all_is_of_one_snapshot(engine: Engine, land: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that land after the report began are not in any part of it."""
     land(taken)
-    real = loading._results
+    real = report_data._results
 
     def while_more_lands(*arguments: Any) -> Any:
         land(taken, name="tiles2")
@@ -461,11 +461,11 @@ def test_all_is_of_one_snapshot(engine: Engine, land: Landed, monkeypatch: pytes
             )
         return real(*arguments)
 
-    monkeypatch.setattr(loading, "_results", while_more_lands)
-    found = loading.gather(engine, "tiles")
+    monkeypatch.setattr(report_data, "_results", while_more_lands)
+    found = report_data.gather(engine, "tiles")
     assert found.results.rows.sum() == found.rows == 6
     monkeypatch.undo()
-    assert loading.gather(engine, "tiles").results.rows.sum() == 12
+    assert report_data.gather(engine, "tiles").results.rows.sum() == 12
 
 
 # --- mistakes --------------------------------------------------------------------------------------------

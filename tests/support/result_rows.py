@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from farm.kernels import Configuration
-from farm.report.results import Results, reduced
+from farm.report.result_points import Results, reduced
 
 Row = dict[str, Any]
 

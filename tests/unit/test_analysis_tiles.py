@@ -15,7 +15,7 @@ import pytest
 
 from farm.analysis import tile_charts
 from farm.analysis.paper import PAPER_TILES, compare_with_paper
-from farm.analysis.recording import read_recording
+from farm.analysis.tile_recording import read_recording
 from farm.analysis.tiles import DeviceTiles, TiledRow, analyze
 from farm.charts.matplotlib_renderer import need_matplotlib
 from farm.devices import DeviceKind, DeviceTraits

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from farm.charts import matplotlib_renderer, plotly_renderer
-from farm.charts.description import (
+from farm.charts.chart import (
     BAND_OPACITY,
     COLOURS,
     GREY,

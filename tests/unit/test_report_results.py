@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.charts.description import Scale
+from farm.charts.chart import Scale
 from farm.kernels import Configuration
 from farm.report.document import Cell, Table
-from farm.report.figures import fronts, occupancy, parameters, rooflines, sizes
+from farm.report.figures import fronts, occupancy, parameter_maps, rooflines, sizes
 from farm.report.figures import points as chart_points
 from farm.report.figures.shades import MAX_SHADES, shading
-from farm.report.results import Results, short_names
+from farm.report.result_points import Results, short_names
 from support.result_rows import results_of, row, tiled
 
 # --- points ----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_nothing_measured_is_no_points_and_no_charts() -> None:
     results = results_of()
     assert len(results) == 0
     assert not results.on_front.any()
-    for drawing in (rooflines.rooflines, sizes.sizes, parameters.heat_maps, fronts.fronts, occupancy.occupancies):
+    for drawing in (rooflines.rooflines, sizes.sizes, parameter_maps.heat_maps, fronts.fronts, occupancy.occupancies):
         assert drawing(results) == []
 
 
@@ -219,7 +219,7 @@ def test_energy_against_size_is_there_where_power_is() -> None:
 
 
 def test_a_single_parameter_stands_against_size() -> None:
-    (found,) = parameters.heat_maps(swept())
+    (found,) = parameter_maps.heat_maps(swept())
     assert (found.y.label, found.y.names) == ("tile", ("4", "8", "16", "32"))
     assert found.x.names == ("0.1 – 1 GFLOP", "1 – 10 GFLOP")
     assert found.values[:, 0].tolist() == [25, 50, 100, 80]
@@ -232,7 +232,7 @@ def test_a_cell_is_the_median_of_its_configurations() -> None:
     results = results_of(
         *(tiled(tile, ms, shape=f"{512 + 64 * n}x512x512") for tile in times for n, ms in enumerate(times[tile]))
     )
-    (found,) = parameters.heat_maps(results)
+    (found,) = parameter_maps.heat_maps(results)
     assert found.values.tolist() == [[100.0], [25.0]]
     assert found.counts.tolist() == [[3], [3]]
 
@@ -240,11 +240,11 @@ def test_a_cell_is_the_median_of_its_configurations() -> None:
 def test_pairs_that_belong_together_come_first_and_the_most_important_stands_against_size() -> None:
     effects = {"stages": 0.3, "swizzle": 0.01, "tile_m": 0.2, "tile_n": 0.1}
     every = [tuple(sorted((a, b))) for a in effects for b in effects if a < b]
-    pairs = parameters.chosen_pairs(effects, dict.fromkeys(every, 1.0))
+    pairs = parameter_maps.chosen_pairs(effects, dict.fromkeys(every, 1.0))
     assert pairs == [("tile_m", "tile_n"), ("stages", "tile_m"), ("stages", None)]
     # What follows from another parameter says little beside it.
     follows = {**dict.fromkeys(every, 1.0), ("stages", "tile_m"): 0.25}
-    assert parameters.chosen_pairs(effects, follows)[1] == ("stages", "tile_n")
+    assert parameter_maps.chosen_pairs(effects, follows)[1] == ("stages", "tile_n")
 
 
 def test_the_front_of_a_sweep_and_its_size() -> None:

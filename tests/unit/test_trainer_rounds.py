@@ -8,7 +8,7 @@ import pytest
 
 from farm.campaign.strategies import Learn
 from farm.cli import run
-from farm.report.figures.learning import LearningCurve
+from farm.report.figures.learning_curves import LearningCurve
 from support.learning_curves import point
 from trainer.rounds import why_stop
 from trainer.test_set import Score

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from farm.charts.description import Axis, Chart, Scale, Series, number, slug
+from farm.charts.chart import Axis, Chart, Scale, Series, number, slug
 from farm.compare.statistics import Ints
 from farm.formatting import counted
 from farm.report.figures.points import percent, texts, thinned
-from farm.report.results import Bools, Results
+from farm.report.result_points import Bools, Results
 
 
 def of_choice(results: Results) -> Bools:

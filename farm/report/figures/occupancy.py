@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
-from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
+from farm.charts.chart import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
 from farm.formatting import counted
 from farm.report.figures.points import percent
-from farm.report.results import Results
+from farm.report.result_points import Results
 
 MIN_CONFIGURATIONS = 5
 """Fewer configurations with one occupancy are left out: their median means little."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from farm.charts.description import PointTexts, Series
+from farm.charts.chart import PointTexts, Series
 from farm.compare.statistics import Floats, Ints
 from farm.report.figures.shades import Shading, shading
-from farm.report.results import Results
+from farm.report.result_points import Results
 
 MAX_POINTS = 30_000
 """Points of one chart: more make a page slow, and cannot be told apart."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from farm.compare.statistics import Floats, Ints, medians_at
-from farm.report.results import Results, varying_parameters
+from farm.report.result_points import Results, varying_parameters
 
 MAX_SHADES = 10
 """Groups of one chart: more shades of a scale cannot be told apart."""

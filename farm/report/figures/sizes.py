@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
+from farm.charts.chart import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Floats, Ints
 from farm.formatting import counted
 from farm.gemm import ElementType
 from farm.report.figures.points import series_of, shading_of, thinned
-from farm.report.results import Results
+from farm.report.result_points import Results
 
 
 def sizes(results: Results) -> list[Chart]:

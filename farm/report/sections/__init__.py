@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from farm.report.document import Section
-from farm.report.loading import CampaignData
-from farm.report.sections.campaign import about, findings
-from farm.report.sections.comparison import accuracy, comparison
+from farm.report.report_data import CampaignData
+from farm.report.sections.comparisons import accuracy, comparison
 from farm.report.sections.learning import curve
 from farm.report.sections.measured import best, parameters, pareto, roofline, size, tiles
 from farm.report.sections.origins import provenance
+from farm.report.sections.overview import about, findings
 
 SECTIONS: list[Callable[[CampaignData], Section | None]] = [
     findings,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from farm.formatting import counted
 from farm.report.document import Cell, Section, Table
-from farm.report.figures import learning
-from farm.report.figures.learning import LearningCurve
-from farm.report.loading import CampaignData
+from farm.report.figures import learning_curves
+from farm.report.figures.learning_curves import LearningCurve
+from farm.report.report_data import CampaignData
 
 
 def curve(data: CampaignData) -> Section | None:
     """None where the campaign does not learn or no round is over yet."""
-    curves = learning.curves(data.learning)
+    curves = learning_curves.curves(data.learning)
     if not curves:
         return None
     return Section(
@@ -31,12 +31,12 @@ def curve(data: CampaignData) -> Section | None:
 
 def _sentence(one: LearningCurve, *, several: bool) -> str:
     last = one.points[-1]
-    text = one.conclusion or f"Round {last['round']} was followed by {learning.following(last)}."
+    text = one.conclusion or f"Round {last['round']} was followed by {learning_curves.following(last)}."
     return f"{one.pool}: {text}" if several else text
 
 
 def _table(one: LearningCurve) -> Table:
-    columns = [*learning.COLUMNS, *(f"{family} %" for family in one.families), "next"]
+    columns = [*learning_curves.COLUMNS, *(f"{family} %" for family in one.families), "next"]
     return Table(
         caption=f"Learning curve of {one.pool}: errors on the independent test set after {counted(len(one.points), 'round')}",
         columns=columns,

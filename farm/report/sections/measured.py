@@ -13,12 +13,12 @@ from farm.report.best import BestKernel, summary
 from farm.report.document import Cell, Section, Table
 from farm.report.figures.fronts import front_sizes, fronts, of_choice
 from farm.report.figures.occupancy import occupancies, tile_charts
-from farm.report.figures.parameters import heat_maps
+from farm.report.figures.parameter_maps import heat_maps
 from farm.report.figures.points import percent
 from farm.report.figures.rooflines import rooflines
 from farm.report.figures.sizes import sizes
-from farm.report.loading import CampaignData
-from farm.report.results import Results, problem_text, varying_parameters
+from farm.report.report_data import CampaignData
+from farm.report.result_points import Results, problem_text, varying_parameters
 
 NO_ROW = "Nothing of this campaign was measured under its own rules yet."
 MAX_TILE_TABLES = 8

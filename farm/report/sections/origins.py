@@ -12,7 +12,7 @@ from farm.db.sentinels import SentinelSeries
 from farm.formatting import counted
 from farm.measurement import Source
 from farm.report.document import Cell, Listing, Section, Table
-from farm.report.loading import CampaignData, Origin
+from farm.report.report_data import CampaignData, Origin
 
 _UNKNOWN = "unknown"
 

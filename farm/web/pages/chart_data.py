@@ -10,10 +10,9 @@ import numpy as np
 from farm.api.campaigns import LearningPoint
 from farm.api.models import CostOn
 from farm.charts import plotly_renderer
-from farm.charts.description import Axis, Chart, Rule, Scale, Series
+from farm.charts.chart import Axis, Chart, Rule, Scale, Series
 from farm.registry import Objective
-from farm.report.figures import learning
-from farm.report.figures.learning import LearningCurve
+from farm.report.figures.learning_curves import LearningCurve, curves
 
 PlotlyFigure = dict[str, Any]
 _GROUPS = {"by_type": "type", "by_size": "size", "by_bound": "bound"}
@@ -132,5 +131,5 @@ def costs(predictions: Sequence[CostOn], objective: Objective) -> PlotlyFigure |
 
 def learning_curves(points: Sequence[LearningPoint]) -> list[tuple[LearningCurve, PlotlyFigure | None]]:
     """The learning curve of each pool of a campaign, with its chart where it has one."""
-    curves = learning.curves([point.model_dump() for point in points])
-    return [(curve, None if curve.chart is None else page_figure(curve.chart)) for curve in curves]
+    of_pools = curves([point.model_dump() for point in points])
+    return [(curve, None if curve.chart is None else page_figure(curve.chart)) for curve in of_pools]

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from farm.charts.description import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
+from farm.charts.chart import Axis, Chart, Dashes, PointTexts, Scale, Series, number, slug
 from farm.compare.breakdowns import SIZES
 from farm.compare.comparison import Comparison
 from farm.compare.statistics import Floats, Ints
 from farm.compare.summaries import GroupComparison
 from farm.formatting import counted
 from farm.report.figures.points import texts, thinned
-from farm.report.results import Bools, Results
+from farm.report.result_points import Bools, Results
 
 QUANTITIES: Mapping[str, tuple[str, str]] = {"runtime_ms": ("time", "ms"), "power_w": ("power", "W")}
 

@@ -17,10 +17,9 @@ from farm.campaign import Campaign
 from farm.compare.comparison import Comparison
 from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
-from farm.report import results
 from farm.report.accuracy import Accuracy
 from farm.report.best import BestKernel, best
-from farm.report.results import PROBLEM_COLUMNS, Results
+from farm.report.result_points import PROBLEM_COLUMNS, Results, reduced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +175,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
     )
     found: dict[str, Any] = {name: arrow_columns.codes(table[name]) for name in _TEXTS}
     found |= {name: arrow_columns.numbers(table[name]) for name in table.column_names if name not in _TEXTS}
-    return results.reduced(found, table.num_rows)
+    return reduced(found, table.num_rows)
 
 
 def _literal(value: str) -> str:

@@ -7,13 +7,13 @@ from itertools import combinations
 
 import numpy as np
 
-from farm.charts.description import Axis, HeatMap, Scale, slug
+from farm.charts.chart import Axis, HeatMap, Scale, slug
 from farm.compare import breakdowns
 from farm.compare.statistics import Floats, Ints, medians_at
 from farm.formatting import counted
 from farm.report.figures.points import percent
 from farm.report.figures.shades import effect
-from farm.report.results import Results, varying_parameters
+from farm.report.result_points import Results, varying_parameters
 
 MAX_MAPS = 3
 """Maps of one family on one device type."""

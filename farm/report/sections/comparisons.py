@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.charts.description import Figure
+from farm.charts.chart import Figure
 from farm.compare.comparison import Comparison
 from farm.compare.summaries import Ratio, RatioSummary
 from farm.formatting import counted
@@ -16,9 +16,9 @@ from farm.registry import ERRORS, Metrics, ModelInfo
 from farm.registry.evaluations import FOLDS_ARE, in_order, kind_name
 from farm.report.accuracy import Accuracy
 from farm.report.document import Cell, Section, Table
-from farm.report.figures.comparison import QUANTITIES, errors_pct, parities, ratios, short_names
-from farm.report.loading import CampaignData
-from farm.report.results import Results
+from farm.report.figures.comparison_charts import QUANTITIES, errors_pct, parities, ratios, short_names
+from farm.report.report_data import CampaignData
+from farm.report.result_points import Results
 
 
 def comparison(data: CampaignData) -> Section:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from farm.charts.description import number
+from farm.charts.chart import number
 from farm.compare.statistics import Ints
 from farm.db.campaign_verdict import state_text, verdict
 from farm.formatting import counted
 from farm.report.document import Listing, Section, Table
 from farm.report.figures.fronts import of_choice
 from farm.report.figures.points import percent
-from farm.report.loading import MAX_REASONS, CampaignData
-from farm.report.results import Results
+from farm.report.report_data import MAX_REASONS, CampaignData
+from farm.report.result_points import Results
 
 _NEARLY = 0.95
 """The share of the best's speed from which a kernel counts as nearly as fast."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from farm.charts.description import Axis, Chart, Dashes, Scale, Series, number, slug
+from farm.charts.chart import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.formatting import counted
 from farm.measurement import ALL_FAMILIES
 
