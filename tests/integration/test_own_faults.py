@@ -175,7 +175,7 @@ class Parent:
         monkeypatch.setenv("FARM_WORKER_DEVICE_ID", str(device_id))
         monkeypatch.setattr(tasks, "engine", lambda: engine)
         monkeypatch.setattr(tasks, "_hand_backs", self.hand_backs)
-        monkeypatch.setattr(tasks, "_stood_still", threading.Event())
+        monkeypatch.setattr(tasks, "_ended_hung_child", threading.Event())
         monkeypatch.setattr(tasks.state, "reserved_requests", self.requests)
         monkeypatch.setattr(tasks, "active_children", lambda: self.children)
         monkeypatch.setattr(tasks.os, "kill", lambda pid, _: self.killed.append(pid))

@@ -452,12 +452,12 @@ def test_a_device_on_probation_takes_messages_of_its_own_queue_alone(served: int
             self.asked.discard(queue)
 
     consumer = Consumer()
-    asking = tasks._Asking(consumer)
+    subscription = tasks._Subscription(consumer)
     for state, queues in (
         (DeviceState.PROBATION, {"device.CPU-1"}),
         (DeviceState.QUARANTINED, set()),
         (DeviceState.PROBATION, {"device.CPU-1"}),
         (DeviceState.ACTIVE, {"device.CPU-1", "gpu.cpu-test"}),
     ):
-        asking.follow(state)
+        subscription.follow(state)
         assert consumer.asked == queues

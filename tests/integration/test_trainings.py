@@ -326,7 +326,7 @@ def slowly(*arguments):
 
 if "TEST_SLOWLY" in os.environ:
     registry.learn = slowly
-task_runner.BEAT_SECONDS = 0.1
+task_runner.HEARTBEAT_SECONDS = 0.1
 with cheap_trainings():
     main.main()
 """
