@@ -31,17 +31,17 @@ def add_findings(error: ValidationError, file: Located, model: type[BaseModel]) 
 
 
 def _text_of(detail: ErrorDetails, location: Location, file: Located, root: type[BaseModel]) -> str:
-    kind, given, bounds = detail["type"], detail["input"], detail.get("ctx", {})
+    kind, given, name = detail["type"], detail["input"], str(location[-1]) if location else ""
+    model = _model_at(location[:-1], file, root)
     if kind == "extra_forbidden":
-        return _unknown_field(location, file, root)
+        return _unknown_field(name, model, file, root)
     if kind == "missing":
-        return missing_key(_model_at(location[:-1], file, root), str(location[-1]))
+        return missing_key(model, name)
     if kind == "value_error":
-        return str(bounds["error"])
+        return str(detail["ctx"]["error"])
     if kind == "too_short":
         return "the list is empty; write at least one value, or remove the field"
-    field = _field_at(location, file, root)
-    right = _expected(field)
+    right = _expected(model.model_fields.get(name))
     if given is None:
         return f"it has no value; write {right}, or remove the field"
     if kind in ("greater_than", "greater_than_equal"):
@@ -53,12 +53,11 @@ def _text_of(detail: ErrorDetails, location: Location, file: Located, root: type
     if kind == "int_from_float":
         return f"{shown(given)} is not a whole number; write {right}"
     if kind.startswith("model"):
-        return f"{shown(given)} is not a mapping; {_fields_of(location, file, root)}"
+        return f"{shown(given)} is not a mapping; {_fields_of(_model_at(location, file, root))}"
     return f"{shown(given)} does not fit here; write {right}"
 
 
-def _unknown_field(location: Location, file: Located, root: type[BaseModel]) -> str:
-    name, model = str(location[-1]), _model_at(location[:-1], file, root)
+def _unknown_field(name: str, model: type[BaseModel], file: Located, root: type[BaseModel]) -> str:
     if model is ShapesBlock and name in ("m", "n", "k"):
         return f"a block of problems has shapes, or m, n and k, not both; remove shapes or {name}"
     if model is AxesBlock and name == "shapes":
@@ -81,8 +80,7 @@ def missing_key(model: type[BaseModel], key: str) -> str:
     return f"it is missing; write for example {key}: {written}"
 
 
-def _fields_of(location: Location, file: Located, root: type[BaseModel]) -> str:
-    model = _model_at(location, file, root)
+def _fields_of(model: type[BaseModel]) -> str:
     models = STRATEGIES.values() if model is Search else (model,)
     return f"its fields are {', '.join(dict.fromkeys(name for each in models for name in each.model_fields))}"
 
@@ -109,14 +107,6 @@ def _model_in(field: FieldInfo, written: object) -> type[BaseModel] | None:
     if Search in kinds:
         return search_model(written)
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def _field_at(location: Location, file: Located, root: type[BaseModel]) -> FieldInfo | None:
-    names = [(i, step) for i, step in enumerate(location) if isinstance(step, str)]
-    if not names:
-        return None
-    position, name = names[-1]
-    return _model_at(location[:position], file, root).model_fields.get(name)
 
 
 def _expected(field: FieldInfo | None) -> str:
