@@ -147,7 +147,7 @@ def test_a_table_of_another_kind_is_left_out_and_named(command: Command, engine:
 def test_a_mistake_is_a_message_and_begins_no_file(command: Command, engine: Engine, tmp_path: Path) -> None:
     sheet(tmp_path / "tiled.csv", [TILED])
     layers(tmp_path / "l40s.parquet", LAYERS)
-    refused(command("import", "gpperf", "l40s.parquet"), 2, "l40s.parquet is not a recording", "no CSV")
+    refused(command("import", "gpperf", "l40s.parquet"), 2, "l40s.parquet is not a recording", "not CSV")
     refused(command("import", "gpperf", "tiled.csv", "none.csv"), 2, "none.csv", "there is no such file")
     refused(command("import", "aiconfigurator", "tiled.csv"), 2, "tiled.csv is not a recording")
     refused(
