@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.operation import Document, Upload, operation
+from farm.api.operation import Document, InTable, Upload, operation
 from farm.db.states import Role
 from farm.errors import BadRecording, MissingColumns, RowNotImported
 from farm.importers.formats import Format, importer_of
@@ -20,11 +20,11 @@ SECONDS = 280.0
 class DeviceOfImport(Document):
     """A device that belongs to one import."""
 
-    uuid: str
-    type: str
-    host: str
-    name: str
-    rows: int
+    uuid: Annotated[str, InTable("device", folds=True)]
+    type: Annotated[str, InTable(folds=True, priority=1)]
+    host: Annotated[str, InTable(folds=True, priority=2)]
+    name: Annotated[str, InTable(folds=True, priority=3)]
+    rows: Annotated[int, InTable()]
     facts: dict[str, Any]
 
 

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from farm.api import farm_of, imports
-from farm.api.imports import ImportedFile, RowsLeftOut, look
+from farm.api.imports import DeviceOfImport, ImportedFile, RowsLeftOut, look
 from farm.api.operation import Upload
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.progress import counting
-from farm.cli.tables import Column
-from farm.cli.tables import Table as PrintedTable
+from farm.cli.result_table import ResultTable
 from farm.errors import BadInput, BadRecording, FarmError, MissingColumns
 from farm.importers.formats import Format, importer_of
 from farm.importers.importer import Importer
@@ -143,19 +142,9 @@ def _why_left_out(one: RowsLeftOut) -> str:
     return f"Left out: {rows}, {one.what}: {one.why}." if one.whole else f"Left out: {one.what} of {rows}: {one.why}."
 
 
-_DEVICES = PrintedTable(
-    "imported devices",
-    Column("device", folds=True),
-    Column("type", folds=True, priority=1),
-    Column("host", folds=True, priority=2),
-    Column("name", folds=True, priority=3),
-    Column("rows", number=True),
-)
+_DEVICES = ResultTable("imported devices", DeviceOfImport)
 
 
 def _print(done: list[ImportedFile]) -> None:
-    lines = [
-        (device.uuid, device.type, device.host, device.name, device.rows) for one in done for device in one.devices
-    ]
-    if lines:
-        _DEVICES.print(lines)
+    if devices := [device for one in done for device in one.devices]:
+        _DEVICES.show(devices)

@@ -12,8 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel, ValidationError
@@ -31,7 +30,7 @@ from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
 from farm.formatting import lines_text
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules
+from farm.measurement import Distribution, MeasuringRules
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 
@@ -42,19 +41,6 @@ GRACE_SECONDS = 1.0
 """Time between SIGTERM, which the measuring process does not handle, and SIGKILL."""
 
 Answer = dict[str, Any]
-
-
-class Power(StrEnum):
-    NONE = "none"
-    ALL = "all"
-
-
-class Distribution(StrEnum):
-    UNIFORM = "uniform"
-    NORMAL = "normal"
-    ZEROS = "zeros"
-    ONES = "ones"
-    SPARSE = "sparse"
 
 
 def measure(
@@ -76,7 +62,8 @@ def measure(
         ),
     ] = "{}",
     power: Annotated[
-        Power | None, typer.Option("--power", help="all: measure power where the device can.", show_default=False)
+        Literal["none", "all"] | None,
+        typer.Option("--power", help="all: measure power where the device can.", show_default=False),
     ] = None,
     warm_l2: Annotated[
         bool | None,

@@ -30,7 +30,7 @@ from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
 from farm.services import processes
-from support.command_tree import top_level
+from support.command_tree import imported, top_level
 from support.commands import called
 from support.homes import environment, eventually, processes_under
 from workers import devices, single
@@ -296,7 +296,8 @@ def test_options_change_only_their_own_part_of_a_section() -> None:
 
 
 def test_every_distribution_can_be_asked_for() -> None:
-    assert tuple(measure.Distribution) == get_args(Distribution)
+    (option,) = (one for one in imported(top_level().commands["measure"]).params if one.name == "distribution")
+    assert tuple(option.type_descriptor.choices) == get_args(Distribution)
 
 
 # --- what cannot be measured -------------------------------------------------------------------------
