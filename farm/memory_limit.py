@@ -1,4 +1,4 @@
-"""Bounds the memory of this process while it reads a file that somebody else may have written.
+"""Bounds the memory of this process while it reads a file from an untrusted source.
 
 A small file can unpack to any size, and the size that it states can be wrong. So the memory itself is limited.
 """

@@ -2,7 +2,7 @@
 starts it.
 
 FILE has a description of a kernel in each line (`farm.kernels.binary.Binary.to_json`). The process answers on standard
-output with a JSON object for each kernel as soon as it is finished:
+output with a JSON object for each finished kernel:
 
     {"hash": …, "built": {the record}, "new": whether it was compiled now}
     {"hash": …, "failed": why}

@@ -152,7 +152,7 @@ def list_(
     host: Annotated[str | None, Field(description="Only devices of this host.")] = None,
     type: Annotated[str | None, Field(description="Only devices of this type."), Cli(("--type", "-t"))] = None,  # noqa: A002
 ) -> list[DeviceLine]:
-    """Devices and hosts: state, what each does now, errors of the last hour by class, and when it was last heard of."""
+    """Devices and hosts: state, what each does now, errors of the last hour by class, and its last heartbeat."""
     with access.connect() as connection:
         rows = {row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after)}
         known = [d for d in progress.devices(connection, silent_after=access.silent_after) if d.device_id in rows]

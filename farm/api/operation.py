@@ -65,7 +65,7 @@ def build_documents(base: type[Document] = Document) -> None:
 
 @dataclass(frozen=True)
 class Download:
-    """A file that an operation made, for whoever asked to move away or remove."""
+    """A file that an operation made. The caller moves or removes it."""
 
     path: Path
     media_type: str
@@ -253,7 +253,7 @@ def operation(
     seconds: float | None = None,
     privileged: bool = False,
 ) -> Callable[[Callable[Concatenate[Access, P], R]], Callable[Concatenate[Access, P], R]]:
-    """Makes an operation of a function, which stays as it is. One that answers a `Download` says what it `sends`, and one
+    """Registers a function as an operation, without changing it. One that answers a `Download` says what it `sends`, and one
     that a request can make expensive, how many `seconds` a server gives it. One that needs more
     rights in the database than the role `farm_web` has is `privileged`."""
 

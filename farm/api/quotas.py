@@ -71,7 +71,7 @@ class QuotaNow(QuotaLimits):
 
     owner: Annotated[str, InTable(folds=True)]
     own: Annotated[bool, InTable("set for it", priority=2, text=lambda own: "yes" if own else "no, the defaults")] = (
-        Field(description="whether somebody set them for this owner; else they are the defaults")
+        Field(description="whether they were set for this owner; otherwise they are the defaults")
     )
     jobs_underway: Annotated[int, InTable("open jobs")] = Field(
         description="open jobs of its active and paused campaigns"

@@ -296,7 +296,7 @@ def best(
     *,
     type: OnType = None,  # noqa: A002
 ) -> Best:
-    """The best kernel of each problem that a campaign found: its time, cuBLASLt's beside it, and what finding it cost."""
+    """The best kernel of each problem that a campaign found: its time, cuBLASLt's time, and the cost of finding it."""
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
         asked = Campaign.from_document(stored["document"])

@@ -1,6 +1,6 @@
 """Which messages a consumer takes from a queue. Everything else is refused before any of it is unpacked.
 
-Whoever can write to Redis can write any message, and Celery obeys what a message says: it unpacks a compressed body, kills a
+A program that can write to Redis can write any message, and Celery obeys what a message says: it unpacks a compressed body, kills a
 process after a time limit, waits for a date, and sends other tasks when one ends. The farm uses none of that. Of a message that is
 taken, the task and the id alone are passed on, in a message that is made here.
 """
@@ -93,7 +93,7 @@ _VOID_HEADERS = {
     "shadow", "eta", "expires", "group", "group_index", "parent_id", "retries", "timelimit", "replaced_task_nesting",
     "stamped_headers", "stamps",
 }  # fmt: skip
-"""Headers that Celery writes into every message, and by which ours say nothing."""
+"""Headers that Celery writes into every message, and that the farm does not use."""
 
 _HEADERS = _VOID_HEADERS | {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"}
 

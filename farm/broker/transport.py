@@ -101,7 +101,7 @@ class _BoundedParser(_RESP2Parser):
 
 
 def delete_wrong_keys(client: Redis, queues: Iterable[str]) -> list[str]:
-    """Deletes the keys of these queues that are no lists, from which nobody can take and to which nobody can add. Returns them."""
+    """Deletes and returns the keys of these queues that are not lists, and therefore unusable."""
     names = list(dict.fromkeys(queues))
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
@@ -194,7 +194,7 @@ class FarmChannel(Channel):
         """Leaves the message to who sends it again."""
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
-        """Leaves a queue. What Redis was asked for before would still take a message from it, which nobody here wants."""
+        """Leaves a queue. An earlier request to Redis could still take a message from it, which this consumer would not run."""
         left = super()._basic_cancel(consumer_tag)  # type: ignore[no-untyped-call]
         if self._in_poll:
             self.client.connection.disconnect()
@@ -202,7 +202,7 @@ class FarmChannel(Channel):
         return left
 
     def _size(self, queue: str) -> int:
-        """Nobody asks for it, but kombu does before each first message to a queue."""
+        """Answers a query that kombu makes before the first message to a queue; the farm does not use it."""
         return 0
 
     def _get(self, queue: str, timeout: float | None = None) -> NoReturn:
@@ -278,7 +278,7 @@ class RefusingTransport(Transport):
 
 
 class BrokerConnection(Connection):
-    """A connection through `RefusingTransport`, whatever form of URL names Redis."""
+    """A connection through `RefusingTransport`, for any form of Redis URL."""
 
     def get_transport_cls(self) -> type[Transport]:
         return RefusingTransport

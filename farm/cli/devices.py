@@ -75,7 +75,7 @@ _DEVICES = Table(
     Column("type", folds=True, priority=3),
     Column("host", folds=True, priority=2),
     Column("state"),
-    Column("last heard of", priority=1),
+    Column("last heartbeat", priority=1),
     Column("campaign", folds=True, priority=4),
     Column("batch", number=True, priority=6),
     Column("job", number=True, priority=5),

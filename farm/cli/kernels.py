@@ -228,7 +228,7 @@ def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[lis
 
 
 def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterator[dict[str, Any]]:
-    """What became of each, as they are finished. Raises what keeps this host from building, and `ServiceUnavailable`."""
+    """The result of each kernel when it is finished. Raises the reason why this host cannot build, and `ServiceUnavailable`."""
     with (
         tempfile.NamedTemporaryFile("w", prefix="gemm-farm-", suffix=".jsonl") as descriptions,
         counting(f"building for {name}", len(wanted)) as done,

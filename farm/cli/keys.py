@@ -57,4 +57,4 @@ def make(
         emit_json({"file": file, "public_key": public})
     else:
         console.print(public, soft_wrap=True)
-        remarks.print(f"The private key is in {file}. Whoever reads it can sign as you.", soft_wrap=True)
+        remarks.print(f"The private key is in {file}. Anyone who reads it can sign as you.", soft_wrap=True)

@@ -134,7 +134,7 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
         remarks.print("Users with a token have access.")
         with opened.engine.connect() as connection:
             if not any(token.valid for token in known_tokens.list_tokens(connection)):
-                remarks.print("No token is valid yet, so nobody is let in: farm tokens create NAME --role operate")
+                remarks.print("No token is valid yet, so no one can sign in: farm tokens create NAME --role operate")
         if page != address:
             # The name is for browsers of this account; a log may be read by others.
             remarks.print(f"In a browser: {page if sys.stderr.isatty() else 'farm open'}", markup=False)

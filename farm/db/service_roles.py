@@ -196,7 +196,7 @@ def set_up_service_roles(
 ) -> None:
     """Creates or updates the roles of these services, so that they have the rights of `TABLES` and no other.
 
-    In the caller's transaction. A password of None leaves that of the role as it is.
+    In the caller's transaction. A password of None does not change that of the role.
 
     Raises `BadRole` for a role that is something else, and `RoleRefused` where Postgres refuses.
     """

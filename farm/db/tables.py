@@ -415,7 +415,7 @@ class KernelRow(Base):
     state: Mapped[str] = mapped_column(server_default=KernelState.WANTED)
     wanted_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     sent_at: Mapped[datetime | None]
-    # How often a builder began it, and when the one that has it was last heard of.
+    # How often a builder began it, and the last heartbeat of its holder.
     starts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     started_at: Mapped[datetime | None]
     heard_of_at: Mapped[datetime | None]
@@ -566,7 +566,7 @@ class TrainingRow(Base):
     any_source: Mapped[bool] = mapped_column(server_default=text("false"))
     requested_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     sent_at: Mapped[datetime | None]
-    # How often a trainer began it, and when the one that has it was last heard of.
+    # How often a trainer began it, and the last heartbeat of its holder.
     starts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     heard_of_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]

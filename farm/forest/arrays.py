@@ -1,7 +1,7 @@
 """Reads arrays of `.npz` files strictly: no pickles, and nothing but the arrays that are expected, of their types and sizes.
 
-`numpy.load` makes room for whatever a header claims. Here a header must agree with the bytes that are there, and these are
-counted before they are unpacked.
+`numpy.load` allocates the size that a header states. Here a header must agree with the actual bytes, which are counted before
+they are unpacked.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Choices:
         return len(self.kinds) > 0
 
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
-        """Of the rows of the family of which a kind is known; NaN for others."""
+        """For rows of the family with a known kind; NaN for others."""
         found = np.full((4 + COMPARED, len(rows)), np.nan)
         if self and self.family in rows.texts["family"].values:
             own = np.flatnonzero(rows.texts["family"].is_in((self.family,)))

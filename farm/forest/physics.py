@@ -140,7 +140,7 @@ class Tiling:
 
     @classmethod
     def _unknown(cls, nothing: Floats, slices: Floats) -> Tiling:
-        """Of rows none of which has known tiles: `nothing` is NaN."""
+        """For rows without known tiles: `nothing` is NaN."""
         known = {"slices": slices, "resident": np.ones(len(nothing))}
         return cls(**{**dict.fromkeys(cls.__dataclass_fields__, nothing), **known})
 

@@ -216,7 +216,7 @@ class Predictor:
     def outputs(self, rows: Configurations, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """`OUTPUTS` of each row, and how far the logarithms of each spread over the trees.
 
-        Power and energy are NaN where none was measured of a row's family and types: what other kernels draw says nothing. A
+        Power and energy are NaN where none was measured of a row's family and types: the power of other kernels does not apply. A
         power is never above the card's limit.
         """
         logs, spreads = self._targets(seen)

@@ -2,7 +2,7 @@
 
 A roofline describes how fast a card can be, not a kernel. Here each kernel has constants of its own: what a step of its loop costs
 while the card is idle (latency) and while it is full (issue), what a block costs in addition to its steps, and what shares of the
-bandwidths it reaches. They are learned in logarithms as sums over `levels`, so that a kernel of which few rows are known
+bandwidths it reaches. They are learned in logarithms as sums over `levels`, so that a kernel with few known rows
 borrows from its family, and one in another layout or alignment from the same kernel. A forest learns what the formula misses.
 """
 

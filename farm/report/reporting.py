@@ -33,7 +33,7 @@ def report(
     made_by: str,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """The report of a campaign, or of one device type of it, as it is now.
+    """The report of a campaign, or of one device type of it, from the present rows.
 
     A comparison or a model that is not available is a reason in its section.
 

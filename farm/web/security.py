@@ -92,7 +92,7 @@ class Guard:
 
     A page of another site can make a browser send requests here, with its cookies. Browsers say where a request comes
     from, in Sec-Fetch-Site or Origin, and programs that are no browsers send neither (as net/http.CrossOriginProtection
-    of Go has it). A name of somebody else's that points to this machine (DNS rebinding) is refused by its Host.
+    of Go has it). A foreign name that points to this machine (DNS rebinding) is refused by its Host.
     """
 
     def __init__(self, app: ASGIApp, *, policy: Policy) -> None:

@@ -62,7 +62,7 @@ def test_with_tokens_it_serves_who_has_one_over_https_and_says_no_secret(
             plain.sendall(b"GET / HTTP/1.1\r\nAuthorization: Bearer " + token.encode() + b"\r\n\r\n")
             plain.recv(1000)
         assert served.stop() == 0
-    assert "No token is valid yet, so nobody is let in" in served.said
+    assert "No token is valid yet, so no one can sign in" in served.said
     assert "a defect at GET" in served.said
     for secret in (token, str(make_url(database_url).password), "gfarm_of-the-environment"):
         assert secret not in served.said

@@ -97,7 +97,7 @@ def accuracy(data: CampaignData) -> Section:
         about=(
             "The champion of each device type in the registry: the errors of its own evaluation, on the independent test set where "
             f"there is one and on folds ({FOLDS_ARE}), and its predictions compared with what this campaign measured. Predictions "
-            "of configurations that it was trained on say nothing about others; the folds do."
+            "of configurations that it was trained on do not show its accuracy on others; the folds do."
         ),
         sentences=[*(_sentence(one, model) for one, model in known), *(missing if known else ())],
         charts=charts,

@@ -65,7 +65,7 @@ def routes_of_pages() -> APIRouter:
 
 
 def readable(request: Request, answer: JSONResponse) -> Response:
-    """An error as a page where a person asked for one, and as it is where a program did."""
+    """An error as a page for a browser, and as JSON for a program."""
     if request.url.path.startswith("/api/") or (
         HTML not in request.headers.get("accept", "") and not is_update(request)
     ):
