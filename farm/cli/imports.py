@@ -16,8 +16,7 @@ from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.progress import counting
 from farm.cli.result_table import ResultTable
 from farm.errors import BadInput, BadRecording, FarmError, MissingColumns
-from farm.importers.formats import Format, importer_of
-from farm.importers.importer import Importer
+from farm.importers.formats import Format, Importer, importer_of
 from farm.importers.landing import Outcome, Table
 from farm.settings import settings
 

@@ -17,7 +17,7 @@ from farm.devices import DeviceKind
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
-from farm.importers.importer import Importer
+from farm.importers.formats import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.kernels import BASELINES, Configuration
 from farm.recording import check_columns

@@ -18,7 +18,7 @@ from farm.errors import BadRecording
 from farm.formatting import shortened
 from farm.gemm import ElementType, Layout
 from farm.importers import files
-from farm.importers.importer import Importer
+from farm.importers.formats import Importer
 from farm.importers.landing import Reader, Row, Table, check_name, imported_device, measurement_of, sha256_of
 from farm.kernels import Configuration
 from farm.kernels.families import family_named

@@ -17,7 +17,7 @@ from farm.formatting import shortened
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
-from farm.importers.importer import Importer
+from farm.importers.formats import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.importers.profiler import kernel_named
 from farm.kernels import Configuration, Kernel
