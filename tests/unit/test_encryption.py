@@ -148,7 +148,7 @@ def test_programs_warn_once_when_they_start(
     if module is worker:
         monkeypatch.setattr(module, "serve", lambda *_: None)
     else:
-        monkeypatch.setattr(module, "when_they_answer", nothing_answers)
+        monkeypatch.setattr(module, "connected_services", nothing_answers)
     settings.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
