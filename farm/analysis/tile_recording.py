@@ -23,11 +23,13 @@ def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:
     """
     import pyarrow.parquet as pq
 
-    with readable(path):
-        schema = pq.read_schema(path)
+    with readable(path), pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
         check_columns(path, schema.names)
         columns = [*NEEDED_COLUMNS, *(name for name in _OPTIONAL_COLUMNS if name in schema.names)]
-        table = pq.read_table(path, columns=columns, filters=[("family", "==", FAMILY)]).to_pylist()
+        # Without threads: Arrow's allocator may reserve all memory of the bound, and Arrow hangs or aborts where no
+        # thread can start.
+        table = [row for row in file.read(columns, use_threads=False).to_pylist() if row["family"] == FAMILY]
     metadata = (schema.metadata or {}).get(METADATA_KEY)
     provenance = None if metadata is None else provenance_in(path, metadata)
     usual = {} if provenance is None else {"device_type": provenance.device_type}

@@ -19,7 +19,7 @@ from farm.campaign import Campaign
 from farm.db import measurements
 from farm.db.campaigns import Stored
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
-from support.commands import NOWHERE, Command, farm_here, refused
+from support.commands import NOWHERE, Command, farm_here, farm_in, refused
 from support.samples import document, row
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
@@ -237,6 +237,12 @@ def test_pictures_are_drawn_and_their_paths_printed(command: Command, measured: 
     printed = [line for line in done.stdout.splitlines() if line.endswith(".png")]
     assert printed == ["pictures/test-card_64x64x64_f32_nn.png", "pictures/test-card_tiles.png"]
     assert all((tmp_path / path).stat().st_size > 10_000 for path in printed)
+
+
+def test_a_new_process_reads_a_recording_within_its_bound_of_memory(tmp_path: Path) -> None:
+    """Arrow's allocator reserves memory and its threads start when the first file is read."""
+    done = farm_in(tmp_path, NOWHERE, timeout_s=120)("analyze", "tiles", "--recording", str(RECORDING), "--json")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
