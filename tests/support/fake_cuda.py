@@ -10,6 +10,7 @@ import ctypes
 import struct
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -178,7 +179,9 @@ class FakeArray(np.ndarray):
         return np.asarray(self)
 
 
+@lru_cache(maxsize=64)
 def at_address(address: int, count: int, dtype: type) -> Any:
+    """The numbers that are in memory there now."""
     kind = {np.float32: ctypes.c_float, np.float64: ctypes.c_double}[dtype]
     return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (count,))
 
