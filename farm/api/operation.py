@@ -1,12 +1,12 @@
-"""Operations: what the farm can be asked, each a function that the command line, the API and the pages share.
+"""Operations: functions of the farm that the command line, the API and the pages share.
 
 >>> @operation("GET", "/campaigns/{campaign}")  # doctest: +SKIP
 ... def show(access: Access, campaign: str) -> CampaignNow: ...
 
-The function's own signature says what it takes and answers: the server makes a route of it, and a client that reaches the
-farm through the API makes its request of it. Parameters that the path names go there, a `BaseModel` is the body, or the
-whole query of a GET, an `Upload` is a file and the body, and everything else is in the query. What answers a `Download` sends
-a file.
+The signature declares what an operation takes and returns. The server makes a route of it, a client that uses the API makes a
+request of it, and commands and forms make options and inputs of it. Parameters in the path are named there. A `BaseModel` is the
+body, or the whole query of a GET. An `Upload` is a file and the body. All other parameters are in the query. An operation that
+returns a `Download` sends a file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from farm.api.access import Access
 
 PREFIX = "/api/v1"
-"""Where the API begins. A change that breaks its users begins another."""
+"""The prefix of the API's paths. A breaking change gets a new prefix."""
 
 MAX_ID = 2**63 - 1
 """Ids are 64-bit integers."""
@@ -46,17 +46,17 @@ R = TypeVar("R")
 
 
 class Document(BaseModel):
-    """What an operation answers or takes as its body: `--json`, the API and the pages show the same.
+    """The result or the body of an operation: `--json`, the API and the pages show the same.
 
-    Fields that a newer farm sends are left out.
+    Unknown fields, which a newer farm may send, are ignored.
     """
 
-    # Validators are built when a document is first made: a command makes few of all that its imports define.
+    # Validators are built on first use, because a command uses few of the documents that it imports.
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True, from_attributes=True)
 
 
 def build_documents(base: type[Document] = Document) -> None:
-    """Builds the validators of every document that was imported. FastAPI warns about documents that defer theirs."""
+    """Builds the validators of all imported documents. FastAPI warns about deferred validators."""
     for one in base.__subclasses__():
         one.model_config["defer_build"] = False
         one.model_rebuild(force=True)
@@ -73,7 +73,7 @@ class Download:
     rows: int | None = None
 
     def move_to(self, target: Path, *, force: bool) -> None:
-        """Puts it there. Raises `BadInput`, and without `force` `FileThere`, and removes it all the same."""
+        """Moves the file. Raises `BadInput` and, without `force`, `FileThere`; then the file is removed."""
         try:
             with replacing(target, force=force) as draft:
                 shutil.copyfile(self.path, draft)
@@ -83,7 +83,7 @@ class Download:
 
 @contextmanager
 def made_file(name: str) -> Iterator[Path]:
-    """An empty temporary file for a `Download` to be written; removed where that fails. Its name ends as `name` does."""
+    """An empty temporary file for a `Download`, removed if the block raises. Its name ends with `name`."""
     with NamedTemporaryFile(prefix="farm-", suffix=f"-{name}", delete=False) as file:
         path = Path(file.name)
     try:
@@ -102,8 +102,8 @@ class Upload:
     """A file that is the body of a request. The caller keeps or removes it.
 
     Attributes:
-        path: where it is.
-        progress: hears how many rows were read, where the operation runs in this process.
+        path: the file.
+        progress: is called with the number of rows read, if the operation runs in this process.
     """
 
     path: Path
@@ -112,28 +112,28 @@ class Upload:
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that the farm can be asked."""
+    """A function that the command line, the API and the pages run."""
 
     function: Callable[..., Any]
     method: Method
     path: str
     role: Role
     tag: str
-    # The media type of the file that it sends; None where it answers with a document.
+    # The media type of the file that it sends; None if it returns a document.
     sends: str | None = None
-    # How long a server lets it run, in a process that it can kill; None where no request makes it expensive.
+    # The time limit on a server, in a process that it can kill; None if no request is expensive.
     seconds: float | None = None
-    # Whether it needs more rights in the database than the role farm_web has: see docs/serving.md.
+    # Whether it needs more rights in the database than the role farm_web has (docs/serving.md).
     privileged: bool = False
 
     @property
     def name(self) -> str:
-        """`campaigns_show`: the same in the API's description, and unique."""
+        """The unique name in the description of the API: `campaigns_show`."""
         return f"{self.tag}_{self.function.__name__.rstrip('_')}"
 
     @property
     def changes(self) -> bool:
-        """Whether it changes the farm, and so records that: see `Access.change`."""
+        """Whether it changes the farm and records the change (`Access.change`)."""
         return self.role is not Role.READ and self.method != "GET"
 
     @cached_property
@@ -162,13 +162,13 @@ class Operation:
 
 @dataclass(frozen=True)
 class Cli:
-    """How the command line has a parameter, in its `Annotated`, where `--its-name` alone is not right.
+    """How the command line shows a parameter, if not as `--its-name`. Goes into its `Annotated`.
 
     Attributes:
-        names: of the option, as `--type` and `-t`; empty: the parameter's name.
-        metavar: what help shows for its value.
-        argument: it is an argument and no option.
-        default: what help calls a default that is no value, as `all`.
+        names: the option's names, as `--type` and `-t`. The default is the parameter's name.
+        metavar: the placeholder of the value in help.
+        argument: it is an argument, not an option.
+        default: what help shows for a default that is not a value, as `all`.
     """
 
     names: tuple[str, ...] = ()
@@ -179,16 +179,16 @@ class Cli:
 
 @dataclass(frozen=True)
 class InTable:
-    """How tables show a field of a result, in its `Annotated`. A field without one is in no table.
+    """How the default table shows a field of a result. Goes into its `Annotated`. Other fields are not in the table.
 
     Attributes:
-        heading: instead of the field's name, without the unit.
-        unit: of its numbers; times are in UTC.
-        priority: 0 is always shown; of the others, the highest is left out first on a narrow terminal.
-        folds: text that may be folded between words.
-        number: whether it is aligned as a number; None: as its type is.
-        is_uuid: it may be shortened to a beginning that no other has.
-        text: makes the cell of a value, where it is not written as all values of its type are.
+        heading: the heading without the unit. The default is the field's name.
+        unit: the unit of the numbers. Times are in UTC.
+        priority: 0 is always shown. On a narrow terminal, columns with the highest priority are left out first.
+        folds: the text may be folded between words.
+        number: align as a number; None: if the type is a number.
+        is_uuid: the value may be shortened to a unique beginning.
+        text: makes the cell of a value. The default depends on the type.
     """
 
     heading: str = ""
@@ -230,7 +230,7 @@ def arguments_of(query: Callable[..., Any], **given: Any) -> dict[str, Any]:
 
 
 def checked(model: type[M], **given: Any) -> M:
-    """The model of what was given. Raises `BadInput`, which names the field."""
+    """A model of the given values. Raises `BadInput`, which names the field."""
     try:
         return model(**given)
     except ValidationError as error:
@@ -241,7 +241,7 @@ def checked(model: type[M], **given: Any) -> M:
 
 
 OPERATIONS: dict[Callable[..., Any], Operation] = {}
-"""All of them, by their functions."""
+"""All operations, by their functions."""
 
 
 def operation(
@@ -253,9 +253,16 @@ def operation(
     seconds: float | None = None,
     privileged: bool = False,
 ) -> Callable[[Callable[Concatenate[Access, P], R]], Callable[Concatenate[Access, P], R]]:
-    """Registers a function as an operation, without changing it. One that answers a `Download` says what it `sends`, and one
-    that a request can make expensive, how many `seconds` a server gives it. One that needs more
-    rights in the database than the role `farm_web` has is `privileged`."""
+    """Registers a function as an operation. The function itself does not change.
+
+    Args:
+        method: the HTTP method.
+        path: the path below `PREFIX`, with parameters in braces.
+        role: the smallest role that may run it.
+        sends: the media type of the file, if it returns a `Download`.
+        seconds: the time limit on a server, if a request can be expensive.
+        privileged: it needs more rights in the database than the role `farm_web` has.
+    """
 
     def add(function: Callable[Concatenate[Access, P], R]) -> Callable[Concatenate[Access, P], R]:
         tag = function.__module__.rpartition(".")[2]

@@ -124,10 +124,10 @@ def _convergence(samples: Sequence[float]) -> str:
     """The relative standard error after 10, 20, 50, 100, 200 … samples, and at the end."""
     counts = [step * 10**power for power in range(len(str(len(samples)))) for step in _AFTER]
     after = [*(n for n in counts if n < len(samples)), len(samples)]
-    said = (
+    parts = (
         f"{_percent(relative_standard_error(samples[:n]))}\N{NO-BREAK SPACE}after\N{NO-BREAK SPACE}{n:,}" for n in after
     )
-    return f"standard error of the mean: {', '.join(said)}"
+    return f"standard error of the mean: {', '.join(parts)}"
 
 
 def relative_standard_error(samples: Sequence[float]) -> float:
@@ -195,13 +195,13 @@ def _source(name: str, seen: str, details: Mapping[str, Any], prefix: str) -> It
 def _between_steps(steps: Sequence[tuple[float, int]], dropped_s: float) -> str:
     """The power between steps of the counter, by the time of the later step. Brackets mark what is not used."""
     stride = math.ceil((len(steps) - 1) / MAX_STEPS)
-    said = []
+    parts = []
     for (since_s, before_mj), (at_s, after_mj) in pairwise([*steps[:-1:stride], steps[-1]]):
         text = f"{(after_mj - before_mj) / 1e3 / (at_s - since_s):,.0f}\N{NO-BREAK SPACE}W"
         text += f"\N{NO-BREAK SPACE}at\N{NO-BREAK SPACE}{at_s:.2f}\N{NO-BREAK SPACE}s"
-        said.append(text if since_s >= dropped_s else f"({text})")
+        parts.append(text if since_s >= dropped_s else f"({text})")
     each = "its steps" if stride == 1 else f"every {stride} of its steps"
-    return f"counter, between {each} (in brackets: too early to count): {', '.join(said)}"
+    return f"counter, between {each} (in brackets: too early to count): {', '.join(parts)}"
 
 
 # --- clocks and temperature --------------------------------------------------------------------------
@@ -230,10 +230,10 @@ def _range(values: Sequence[int]) -> str:
 
 def _runs(reasons: Sequence[str | None]) -> str:
     """`none (readings 1 to 3), sw_power_cap (readings 4 to 20)`, or only the reason if it never changed."""
-    said, first = [], 1
+    parts, first = [], 1
     for reason, run in groupby(reasons):
         last = first + len(list(run)) - 1
         where = f"reading {first}" if first == last else f"readings {first} to {last}"
-        said.append((reason or "not reported", f" ({where})".replace(" ", "\N{NO-BREAK SPACE}")))
+        parts.append((reason or "not reported", f" ({where})".replace(" ", "\N{NO-BREAK SPACE}")))
         first = last + 1
-    return said[0][0] if len(said) == 1 else ", ".join(name + where for name, where in said)
+    return parts[0][0] if len(parts) == 1 else ", ".join(name + where for name, where in parts)

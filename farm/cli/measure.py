@@ -100,7 +100,7 @@ def measure(
         farm measure "tiled(tile=16) 512x512x512 f32"
         farm measure "cublaslt 4096x4096x4096 f16" --device cuda --power all
     """
-    asked = Configuration.parse(configuration)
+    requested = Configuration.parse(configuration)
     under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)
     configured = settings().devices  # read in any case: the measuring process reads the settings too
     selection = configured if device is None else device
@@ -112,7 +112,7 @@ def measure(
             remarks.print(escape(text))
 
     request = {
-        "configuration": asked.canonical,
+        "configuration": requested.canonical,
         "device": selection,
         "rules": under.model_dump(mode="json"),
         "explain": explain,
@@ -127,10 +127,10 @@ def measure(
     if "failure" in answer:
         raise NotMeasured(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
     if not as_json:
-        _print(asked, answer)
+        _print(requested, answer)
 
 
-# --- what was asked for ------------------------------------------------------------------------------
+# --- the request ------------------------------------------------------------------------------
 
 
 def rules_of(
@@ -158,7 +158,7 @@ def rules_of(
         ("operands", {"distribution": distribution, "seed": seed}),
     ):
         written = given.get(section, {})
-        if isinstance(written, dict):  # otherwise it is a mistake that is said below
+        if isinstance(written, dict):  # otherwise the validation below reports it
             given = _with(given, **{section: _with(written, **chosen) or None})
     try:
         rules = MeasuringRules.model_validate(given)
@@ -219,13 +219,13 @@ def answer_of(
     environment = environment_for_children()
     with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        said, late = _Lines(process.stdout), f"its device was not open after {start_seconds:g} s"
+        messages, late = _Lines(process.stdout), f"its device was not open after {start_seconds:g} s"
         try:
-            answer = said.next(start_seconds)
+            answer = messages.next(start_seconds)
             if answer is not None and "opened" in answer:
                 opened(answer)
                 late = f"it took longer than {job_seconds:g} s"
-                answer = said.next(job_seconds)
+                answer = messages.next(job_seconds)
             return _killed(_how_it_ended(process.wait())) if answer is None else answer
         except TimeoutError:
             return _killed(late)
@@ -280,12 +280,12 @@ _INDENT = "  "
 _ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=True)
 
 
-def _print(asked: Configuration, answer: Answer) -> None:
+def _print(requested: Configuration, answer: Answer) -> None:
     """Prints the row as a table, and below it the explanation if there is one."""
     rows = measurement_view.lines(answer["device"], answer["measurement"])
     if console.options.ascii_only:
         rows = [(ascii_text(name) if isinstance(name, str) else name, value) for name, value in rows]
-    _ROW.print([("configuration", asked.canonical), *rows])
+    _ROW.print([("configuration", requested.canonical), *rows])
     console.print()
     if "explanation" not in answer:
         return

@@ -62,8 +62,8 @@ def takes(
         @wraps(command)
         def run(**given: Any) -> None:
             values = {name: given.pop(name) for name in fields}
-            asked = {name: value for name, value in values.items() if value is not None}
-            command(checked(query, **asked) if isinstance(query, type) else arguments_of(query, **asked), **given)
+            make = checked if isinstance(query, type) else arguments_of
+            command(make(query, **{name: value for name, value in values.items() if value is not None}), **given)  # type: ignore[arg-type]
 
         del run.__wrapped__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -80,10 +80,10 @@ def asks(
     required: Sequence[str] = (),
     json_of: Callable[[R], Any] = lambda result: result,
 ) -> Callable[[Callable[Concatenate[R, Q], None]], Command]:
-    """Makes a command that asks the farm once. The decorated function presents the result; `--json` prints it instead.
+    """Makes a command that runs one operation. The decorated function presents the result; `--json` prints it instead.
 
     Args:
-        operation: what the farm is asked. Its parameters are options of the command.
+        operation: the operation to run. Its parameters are options of the command.
         without: fields that the command line does not have.
         required: optional fields that the command line requires.
         json_of: what `--json` prints of the result.
