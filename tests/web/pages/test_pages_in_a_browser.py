@@ -249,7 +249,8 @@ def test_all_of_it_works_without_scripts(tab: Callable[..., Any]) -> None:
     playwright.expect(page.get_by_role("alert")).to_contain_text("campaign.yaml:1")
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_in_both_schemes_and_fit_narrow_and_wide_windows(
     tab: Callable[..., Any], scheme: str
 ) -> None:
