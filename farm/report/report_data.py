@@ -152,8 +152,7 @@ def _origins(connection: Connection, only: Mapping[str, Any]) -> list[Origin]:
 
 
 _TEXTS = ("device_type", "ab", "cd", "acc", "layout", "family", "parameters")
-_NUMBERS = ("runtime_ms", "runtime_rse", "power_w", "energy_mj")
-_OF_DETAILS = ("occupancy", "waves")
+_NUMBERS = ("runtime_ms", "power_w", "energy_mj")
 
 
 def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str | None) -> Results:
@@ -162,10 +161,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
         *(name if name != "parameters" else "parameters::text AS parameters" for name in _TEXTS),
         *_NUMBERS,
         # A recording may have a value of another type under that name.
-        *(
-            f"CASE WHEN jsonb_typeof(details->'{name}') = 'number' THEN (details->>'{name}')::float8 END AS {name}"
-            for name in _OF_DETAILS
-        ),
+        "CASE WHEN jsonb_typeof(details->'occupancy') = 'number' THEN (details->>'occupancy')::float8 END AS occupancy",
     ]
     table = arrow_columns.read(
         engine,

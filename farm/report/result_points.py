@@ -19,7 +19,7 @@ from farm.kernels import Kernel
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta")
-_FIGURES = ("runtime_ms", "power_w", "energy_mj", "occupancy", "waves")
+_FIGURES = ("runtime_ms", "power_w", "energy_mj", "occupancy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,22 +36,17 @@ class Results:
     # The number of its rows.
     rows: Ints
     runtime_ms: Floats
-    runtime_rse: Floats  # the largest of its rows
     power_w: Floats
     energy_mj: Floats
     occupancy: Floats  # 0 to 1
-    waves: Floats
 
     def __len__(self) -> int:
         return len(self.runtime_ms)
 
     def taken(self, which: Ints | Bools) -> Results:
         """Some of the points; types, problems and kernels keep their numbers."""
-        names = ("type", "problem", "kernel", "rows", "runtime_rse", *_FIGURES)
+        names = ("type", "problem", "kernel", "rows", *_FIGURES)
         return replace(self, **{name: getattr(self, name)[which] for name in names})
-
-    def of_type(self, device_type: str) -> Results:
-        return self.taken(self.type == self.types.index(device_type))
 
     # --- of the problems -----------------------------------------------------------------------------
 
@@ -198,16 +193,18 @@ def problem_text(problem: Problem) -> str:
 
 
 def reduced(columns: Mapping[str, Any], rows: int) -> Results:
-    """Points from rows: `columns` has [rows] values of `PROBLEM_COLUMNS`, `device_type`, `family`, `parameters` (JSON text),
-    `runtime_rse` and of `_FIGURES`, texts as (numbers, texts by number)."""
+    """Points from rows.
+
+    Args:
+        columns: [rows] values of `PROBLEM_COLUMNS`, `device_type`, `family`, `parameters` (JSON text) and `_FIGURES`. Texts are
+            pairs of numbers [rows] and the texts that they number.
+    """
     types, type_names = columns["device_type"]
     problem, problems = _problems(columns)
     kernel, kernels = _kernels(columns)
     key = (types * max(len(problems), 1) + problem) * max(len(kernels), 1) + kernel
     found, first, of = np.unique(key, return_index=True, return_inverse=True)
     count = len(found)
-    rse = np.zeros(count)
-    np.maximum.at(rse, of, columns["runtime_rse"])
     return Results(
         types=type_names,
         problems=problems,
@@ -216,7 +213,6 @@ def reduced(columns: Mapping[str, Any], rows: int) -> Results:
         problem=problem[first],
         kernel=kernel[first],
         rows=np.bincount(of, minlength=count) if rows else np.zeros(0, np.int64),
-        runtime_rse=rse,
         **{name: _medians(columns[name], of, count) for name in _FIGURES},
     )
 

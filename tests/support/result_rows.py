@@ -21,11 +21,9 @@ def row(configuration: str, runtime_ms: float, energy_mj: float = math.nan, **mo
         "parameters": json.dumps(columns["parameters"]),
         "device_type": "nvidia-h200",
         "runtime_ms": runtime_ms,
-        "runtime_rse": 0.001,
         "power_w": energy_mj / runtime_ms,
         "energy_mj": energy_mj,
         "occupancy": math.nan,
-        "waves": math.nan,
         **more,
     }
 
