@@ -6,8 +6,8 @@
 ...     campaign.wait()
 ...     table = campaign.results().to_pandas()
 
-A client works on the farm behind `FARM_API_URL`, or on the one of this machine or of `FARM_DATABASE_URL`. All that goes wrong
-is a `FarmError`, whose message says what to do.
+A client works on the farm behind `FARM_API_URL`, or on that of `FARM_DATABASE_URL` or of this machine. Errors are
+`FarmError`, whose message says what to do.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Campaign:
     """A campaign of a farm."""
 
     name: str
-    # SHA-256 of what it asks for, in hex; it identifies the campaign.
+    # SHA-256 of the campaign's content in hex, which identifies the campaign.
     digest: str
     _farm: Farm
 
     def progress(self) -> Progress:
-        """How many jobs are in which state, how fast the campaign goes, and what is stuck."""
+        """Numbers of jobs by state, progress and blocked jobs."""
         return self._farm.ask(campaigns.progress, self.digest)
 
     def wait(
@@ -90,9 +90,9 @@ class Campaign:
         """Waits until no job is open.
 
         Args:
-            timeout: seconds after which to give up; None: never.
-            poll_seconds: seconds between two looks.
-            on_progress: is called at each look.
+            timeout: in seconds; None: no timeout.
+            poll_seconds: seconds between two requests for the progress.
+            on_progress: is called with the progress after each request.
 
         Returns:
             The state at the end. Jobs that are dead or invalid in it have no result.
@@ -121,15 +121,15 @@ class Campaign:
         return self._farm.ask(operations.best, self.digest, type=device_type)
 
     def pause(self) -> CampaignChange:
-        """Starts no further job until `resume`."""
+        """Pauses the campaign: no further job starts until `resume`."""
         return self._farm.ask(campaigns.pause, self.digest)
 
     def resume(self) -> CampaignChange:
-        """Goes on after `pause`."""
+        """Resumes the campaign after `pause`."""
         return self._farm.ask(campaigns.resume, self.digest)
 
     def cancel(self) -> CampaignChange:
-        """Ends the campaign. Its results stay."""
+        """Cancels the campaign. Its results stay."""
         return self._farm.ask(campaigns.cancel, self.digest)
 
 

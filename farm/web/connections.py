@@ -1,4 +1,4 @@
-"""Connections that keep the server waiting: how many there may be, and for how long.
+"""Limits of connections that wait for their client: their number and their time.
 
 uvicorn limits neither the time in which headers arrive nor the time in which an answer is read, and when all places are
 taken it refuses those who come, not those who wait. Here the connection that waited longest for its client makes room: for
@@ -24,7 +24,7 @@ from farm.web.limits import (
 
 
 class BoundedConnection(H11Protocol):
-    """A connection of `farm serve`, with deadlines for headers and for reading answers."""
+    """A connection of `farm serve`, with deadlines for headers and for reading responses."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -42,7 +42,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether only the client can go on."""
+        """Whether the server waits for the client."""
         return self._idle or self._read_due is not None
 
     # --- what asyncio calls --------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
     def _make_room(self) -> None:
-        """Closes the connection that waited longest where there are too many; this one where all others are worked on."""
+        """If there are too many connections, closes the one that waited longest, or this one if none waits."""
         here = [one for one in self.connections if isinstance(one, BoundedConnection) and not one._aborted]
         of_address = Counter(one._address for one in here)
         if of_address[self._address] > MAX_CONNECTIONS_PER_ADDRESS:
@@ -115,7 +115,7 @@ class BoundedConnection(H11Protocol):
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Ends a timer; what is left of it is nothing."""
+    """Cancels a timer. Returns None."""
     if timer is not None:
         timer.cancel()
     return None

@@ -27,13 +27,13 @@ LIMITS_ON_SHARED_NAMES = SessionLimits(idle=timedelta(minutes=15), absolute=time
 
 
 def new_own_name() -> str:
-    """A name of loopback that nobody guesses: 80 random bits. RFC 6761 reserves `localhost` and all names below it."""
+    """A host name of loopback with 80 random bits, which nobody can guess. RFC 6761 reserves `localhost` and all names below it."""
     return f"farm-{secrets.token_hex(10)}.localhost"
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a browser believes that it is, of one request."""
+    """Scheme, host and port of a request, as its browser knows them."""
 
     scheme: str
     host: str

@@ -1,4 +1,4 @@
-"""How the login that runs `farm serve` gets in: links for its browser, and a key for its programs.
+"""Access for the login that runs `farm serve`: links for its browser, and a key for its programs.
 
 A link works once and for a few minutes, as Jupyter's. The key stands in a file of the farm's home that only its owner can
 read. Neither is in the database.
@@ -18,12 +18,12 @@ LINK_SECONDS = 600.0
 """How long a sign-in link works."""
 
 MAX_LINKS = 100
-"""Links that wait to be used. One more ends the oldest."""
+"""Unused links. Another link ends the oldest."""
 
 
 @dataclass(frozen=True)
 class LocalAccess:
-    """The login that runs the server, which may operate. `issuer` names its home in sessions."""
+    """The login that runs the server: admin with the key, and operate in a browser. `issuer` names its home in sessions."""
 
     login: str
     issuer: str
@@ -54,7 +54,7 @@ class SignInCodes:
         return made
 
     def redeem(self, code: str) -> SessionHolder | None:
-        """Whom the code signs in; None where it is unknown, used or expired. It is used up."""
+        """Redeems a code and returns whom it signs in; None if it is unknown, used or expired."""
         holder, until = self._waiting.pop(_digest(code), (None, 0.0))
         return holder if self._clock() < until else None
 

@@ -47,11 +47,11 @@ class Place:
 
     @property
     def waits(self) -> bool:
-        """Whether the request waits for its client to send."""
+        """Whether the request waits for data from its client."""
         return self._waiting is not None and not self.ended
 
     def identified(self, holder: Hashable) -> None:
-        """Counts the request as that user's from now on. Raises `TooManyRequests` where the user has too many."""
+        """Counts the request as that user's from now on. Raises `TooManyRequests` if the user has too many."""
         self._places.identify(self, holder)
 
     def end(self) -> None:
@@ -61,7 +61,7 @@ class Place:
         self._waiting.cancel()
 
     async def receive(self) -> Message:
-        """The next part of the body. Raises `HTTPException`: too long, too late, or the place is needed for others."""
+        """The next part of the body. Raises `HTTPException` if it is too long or too late, or another request needs the place."""
         if not self._more:
             return await self._receive()
         seconds = self.since + BODY_SECONDS + self._read / BODY_BYTES_PER_SECOND - time.monotonic()
@@ -79,7 +79,7 @@ class Place:
 
 
 class Places:
-    """The places of a server. `reserve`: whether users say who they are, so that some places are kept for them."""
+    """The places of a server. With `reserve`, some places are kept for identified users."""
 
     def __init__(self, *, reserve: bool) -> None:
         self._reserve = reserve
@@ -106,7 +106,7 @@ class Places:
             self._taken.discard(place)
 
     def identify(self, place: Place, holder: Hashable) -> None:
-        """Counts a request as that user's from now on. Raises `TooManyRequests` where the user has too many."""
+        """Counts a request as that user's from now on. Raises `TooManyRequests` if the user has too many."""
         with self._lock:
             if place.holder == holder:
                 return
@@ -116,7 +116,7 @@ class Places:
             place.holder = holder
 
     def _crowd(self, address: str) -> list[Place] | None:
-        """The requests that leave no room for another one from that address; None where there is room."""
+        """The requests that fill the places for that address; None if there is room."""
         # What is left of answers to those who are not signed in is a matter of their connections.
         here = [one for one in self._taken if not one.ended and not (one.answered and one.holder is None)]
         if self._reserve:
@@ -130,6 +130,6 @@ class Places:
 
 
 def place_of(scope: Scope) -> Place | None:
-    """The place of a request; None in a process that works for the one that has the connection."""
+    """The place of a request; None in a process for expensive operations."""
     found: Place | None = scope.get("state", {}).get(_KEY)
     return found

@@ -32,7 +32,7 @@ from farm.web.limits import PROCESS_MEMORY_BYTES
 from farm.web.processes import Setup
 
 MAX_CPU_SECONDS = 3600
-"""Of one process in all: it ends even where the server that would kill it was killed."""
+"""Processor time of one process. It ends even if the server that would kill it was killed."""
 
 
 def main(descriptor: int) -> None:
@@ -57,7 +57,7 @@ def main(descriptor: int) -> None:
 
 
 def _end_with_server(descriptor: int) -> None:
-    """Ends this process when the server has closed its end, even by SIGKILL, and whatever is being worked on."""
+    """Ends this process when the server closes its end of the connection, even in the middle of a request."""
 
     def watch() -> None:
         poll = select.poll()
@@ -81,7 +81,7 @@ def _limit_resources() -> None:
 async def _answer(
     app: App, inner: ASGIApp, head: dict[str, Any], body: bytes, folder: Path
 ) -> tuple[dict[str, Any], bytes]:
-    """The answer to a request: its head, and its body or the name of its file in that folder."""
+    """The response to a request: its head, and its body or the name of its file in that folder."""
     found: dict[str, Any] = {"status": 500, "headers": [], "file": None, "last": False}
     parts, received = [], [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -1,4 +1,4 @@
-"""Expensive operations in processes of their own, which can be killed.
+"""Processes for expensive operations, which the server can kill.
 
 Python cannot end a thread. An operation whose cost depends on what a request asks for therefore runs in another process: the
 whole request is sent there after the caller was identified, and its answer comes back. A process that takes too long is
@@ -44,17 +44,17 @@ _FORWARDED = ("method", "scheme", "path", "root_path", "http_version", "client",
 
 @dataclass(frozen=True)
 class Setup:
-    """What a process needs to answer for the server."""
+    """The configuration of a process."""
 
     settings: Settings
     urls: ServiceUrls
     policy: Policy
     folder: Path
-    """Where it leaves files that it answers with."""
+    """The folder for files of responses."""
 
 
 class Processes:
-    """The processes of a server. They start when they are first needed, and stay for the next request."""
+    """The processes of a server. Each starts at its first use, and stays for later requests."""
 
     def __init__(self, settings: Settings, urls: ServiceUrls, policy: Policy, *, count: int = PROCESSES) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="farm-serve-"))
@@ -90,7 +90,7 @@ class Processes:
         return self._response(head, content)
 
     def close(self) -> None:
-        """Kills all of them, whatever they work on."""
+        """Kills all processes, also in the middle of a request."""
         with self._lock:
             self._closed = True
             ended = list(self._all)
@@ -138,7 +138,7 @@ class Processes:
 
 
 class _Process:
-    """One process, which answers one request at a time."""
+    """One process. It handles one request at a time."""
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
@@ -154,7 +154,7 @@ class _Process:
         self._setup: Setup | None = setup
 
     def call(self, head: bytes, body: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
-        """The answer: its head and its body. Raises `TookTooLong`, `ProcessEnded`."""
+        """The response: its head and its body. Raises `TookTooLong`, `ProcessEnded`."""
         try:
             if self._setup is not None:
                 self._connection.send_bytes(pickle.dumps(self._setup))

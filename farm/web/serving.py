@@ -1,4 +1,4 @@
-"""`farm serve`: the application on an address, until it is stopped."""
+"""The server of `farm serve`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from farm.web.security import Policy
 log = logging.getLogger(__name__)
 
 _ENDING_SECONDS = 2.0
-"""How long the server may take to end after the requests in progress were given up."""
+"""How long the server may take to end after it aborted the requests in progress."""
 
 
 def require_safe(host: str, *, tokens: bool, encrypted: bool) -> None:
-    """Raises `ServingRefused` where others could reach a farm that asks nobody for a token, or could read tokens on their way.
+    """Raises `ServingRefused` if other machines could reach a farm without tokens, or read tokens in transit.
 
     `encrypted`: by a certificate here, or at a proxy in front.
     """
@@ -109,7 +109,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Ends in time, whatever its threads wait for."""
+    """A server that ends in time, even if threads still wait."""
 
     _timer: threading.Timer | None = None
 
@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def ended(self) -> None:
-        """Nothing runs any more."""
+        """Cancels the timer after a regular end."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,4 +1,4 @@
-"""What pages are drawn with: style sheets and scripts, each at an address that changes with its content."""
+"""Style sheets and scripts of pages, each at an address that changes with its content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Asset:
 
     @cached_property
     def packed(self) -> bytes:
-        """By gzip; once, as Plotly has 4.8 MB."""
+        """The content compressed by gzip. Cached, because Plotly has 4.8 MB."""
         return gzip.compress(self.content, 6, mtime=0)
 
     @property
@@ -42,7 +42,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """All of them, by name."""
+    """All assets, by name."""
     files = [path for path in (Path(__file__).parents[1] / "static").iterdir() if path.suffix in _TYPES]
     found = importlib.util.find_spec("plotly")
     assert found is not None

@@ -55,7 +55,7 @@ def show(visit: Visiting, name: str, version: Annotated[str | None, Query()] = N
 
 
 def _of_mlflow(uri: str) -> str | None:
-    """Where people see the registry; None where it is no server. Without a password that may be in the address."""
+    """The address of the registry's pages, without a password; None if the registry is no server."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         return None
@@ -66,7 +66,7 @@ _markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("i
 
 
 def _focusable(renderer: RendererHTML, tokens: list[Token], which: int, options: OptionsDict, env: EnvType) -> str:
-    """What may be wider than the page is scrolled by keyboard too."""
+    """Blocks that may be wider than the page can be scrolled with the keyboard."""
     return renderer.fence(tokens, which, options, env).replace("<pre>", '<pre tabindex="0">', 1)
 
 
@@ -75,7 +75,7 @@ _BEFORE_TABLE = '<div class="scroll" role="region" aria-label="Table" tabindex="
 
 
 def written(text: str) -> Markup:
-    """Markdown as HTML: HTML in it stays text, and its headings go below those of the page."""
+    """Markdown as HTML. HTML in the Markdown stays text, and headings are below those of the page."""
     tokens = _markdown.parse(text)
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):

@@ -163,7 +163,7 @@ class Visit:
     caller: Caller
 
     def ask(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What an operation answers. Raises what it raises, and `RoleTooSmall`."""
+        """Runs an operation for the caller. Raises its errors, and `RoleTooSmall`."""
         known = OPERATIONS[operation]
         self.caller.need(known.role)
         answer: R = perform(known, self.access, *args, **kwargs)
@@ -187,7 +187,7 @@ class Visit:
             return None, error
 
     def owns(self, owner: str) -> bool:
-        """Whether the caller may steer what is that owner's."""
+        """Whether the caller may steer campaigns of that owner."""
         return self.caller.role.may(Role.OPERATE) or (self.caller.role.may(Role.SUBMIT) and self.caller.name == owner)
 
     def show(
@@ -214,14 +214,14 @@ class Visit:
         if is_update(self.request):
             fragment = rendered(template, block="live", **context)
             return HTMLResponse(fragment, STOP_ASKING if over else status)
-        heard = flash.message_in(self.request)
-        page = HTMLResponse(_templates.get_template(template).render(said=heard, **context), status)
-        if heard is not None:
+        message = flash.message_in(self.request)
+        page = HTMLResponse(_templates.get_template(template).render(said=message, **context), status)
+        if message is not None:
             flash.clear(page)
         return page
 
     def go(self, path: str, message: str | None = None, count: int = 0) -> RedirectResponse:
-        """To a page after something was done, which it says once there: see `said`."""
+        """Redirects to a page after an action. The page shows the message once: see `flash`."""
         answer = RedirectResponse(path, 303)
         if message is not None:
             flash.set_message(answer, message, count)

@@ -1,4 +1,4 @@
-"""What a campaign measured: its rows page by page, as a file, and the best kernel of each problem."""
+"""Results of a campaign: rows in pages, as a file, and the best kernel of each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signing in with a token or a link, and out; and the sessions that one has."""
+"""Signing in with a token or a link, signing out, and the caller's own sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OldBrowser(BadInput):
 
 
 def _inside(path: str) -> str:
-    """A path of this farm; the first page for everything else, so that nobody is led elsewhere after signing in."""
+    """A path of this farm to open after signing in; the start page instead of any other address."""
     begins_well = path.startswith("/") and not path.startswith(("//", "/\\"))
     return path if begins_well and path.isprintable() and path.isascii() else "/"
 
@@ -70,7 +70,7 @@ def sign_in_by_link(request: Request, code: str, next: str = "/") -> Response:  
 
 @router.post("/sign-in/codes")
 def make_code(request: Request) -> Response:
-    """A code for a link that signs a browser in as who asks: for `farm open`. A session cannot prolong itself by one."""
+    """A code for a link that signs a browser in as the caller: for `farm open`. A session gets no code, which would prolong it."""
     policy: Policy = request.app.state.policy
     asking = who(request)
     if asking.holder is None:
@@ -86,7 +86,7 @@ def _require_origin(request: Request) -> None:
 
 
 def _signed_in(request: Request, holder: SessionHolder, after: str) -> Response:
-    """A new session, whatever the browser had before: that one ends."""
+    """Starts a new session. The browser's previous session ends."""
     _require_origin(request)
     access: Access = request.app.state.access
     origin = Origin.of(request)
@@ -133,7 +133,7 @@ def sessions(visit: Visiting) -> Response:
 
 @router.post("/sessions/end")
 def end_sessions(visit: Visiting, session: Annotated[int | None, Form()] = None) -> Response:
-    """Ends one of the caller's own sessions; all of them where none is named."""
+    """Ends one of the caller's own sessions, or all of them if none is named."""
     holder = visit.caller.holder
     if holder is None:
         return RedirectResponse("/", 303)
