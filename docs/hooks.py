@@ -140,11 +140,14 @@ def _operation(known: Operation, objects: dict[str, Any]) -> Iterator[str]:
     """The section of an operation. Adds the objects inside its response to `objects`."""
     from pydantic import TypeAdapter, create_model
 
-    from farm.api.operation import fields_of
+    from farm.api.operation import Upload, fields_of
 
     yield f"### {known.method} {known.path}"
     yield f"{inspect.cleandoc(known.function.__doc__ or '')}\n\nNeeds the role `{known.role.value}`."
     fields: dict[str, Any] = {name: (field.annotation, field) for name, field in fields_of(known.function).items()}
+    if any(kind is Upload for kind, _ in fields.values()):
+        yield "The body is the file."
+        fields = {name: field for name, field in fields.items() if field[0] is not Upload}
     yield from _parameters(create_model("Query", **fields).model_json_schema())
     if known.sends is not None:
         yield f"Returns a file of the type `{known.sends}`."
