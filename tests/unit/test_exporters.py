@@ -78,9 +78,9 @@ def test_the_format_is_given_or_follows_from_the_name(
 
 
 def test_a_format_that_is_unknown_or_not_for_a_terminal_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"rows\.txt: name it"):
+    with pytest.raises(BadInput, match=r"rows\.txt: use the extension \.csv, \.parquet or \.json"):
         format_of(None, Path("rows.txt"), as_json=False)
-    with pytest.raises(BadInput, match=r"Parquet is not for a terminal: add --output FILE\.parquet"):
+    with pytest.raises(BadInput, match=r"Parquet cannot be printed\. Add --output FILE\.parquet"):
         format_of("parquet", None, as_json=False)
 
 
