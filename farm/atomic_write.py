@@ -1,6 +1,6 @@
-"""Writing a file for a user whole or not at all: beside its place, then in its place.
+"""Writes files atomically: to a draft in the same folder, which then replaces the file.
 
-A disk that is full, a mistake or Ctrl-C on the way leave the file that was there before.
+A full disk, an error or Ctrl-C leaves the old file unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from farm.errors import BadInput, FileThere, UnsafeName
 
 _NOT_FILES = ("/dev/", "/proc/")
 _NOT_BESIDE = {errno.EACCES, errno.EPERM, errno.EROFS}
-"""Why no file can be made in a folder of which a file may be written."""
+"""Errors for a folder in which no file can be created, although an existing file may be written."""
 
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turns what the operating system raises while it is written into `BadInput`."""
+    """Converts errors of the operating system to `BadInput`."""
     try:
         yield
     except OSError as error:
@@ -35,10 +35,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 
 
 def own_name(name: str, *, suffix: str = "", option: str) -> str:
-    """A name that an answer gave, for a file or folder in the current one: no path, not hidden, and with that suffix.
+    """Checks a name from a response, for a file or folder in the current one: no path, not hidden, and with that suffix.
 
     Raises:
-        UnsafeName: it is anything else. `option` names the file instead.
+        UnsafeName: for any other name. `option` is the option that names the file instead.
     """
     if not (_NAME.fullmatch(name) and name.endswith(suffix)):
         raise UnsafeName(name=name[:80], option=option)
@@ -46,7 +46,7 @@ def own_name(name: str, *, suffix: str = "", option: str) -> str:
 
 
 def require_new(path: Path, *, force: bool) -> None:
-    """Raises `FileThere` where writing would replace a file, unless with `force`. What is no file, as a pipe, is written to."""
+    """Raises `FileThere` if writing would replace a file, unless `force`. A pipe or device is written to."""
     if force or not os.path.lexists(path):
         return
     try:
@@ -59,7 +59,7 @@ def require_new(path: Path, *, force: bool) -> None:
 
 @contextmanager
 def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
-    """The path of a draft to write; at the end of the block the draft takes the place of `path`.
+    """Yields the path of a draft. At the end of the block, the draft replaces `path`.
 
     The draft lies in the same folder and has the same suffix. A file that is replaced keeps its permissions and, where the
     system allows, its owner; a new one has those of the umask. A symbolic link stays, and what it points to is replaced.
@@ -85,12 +85,12 @@ def replacing(path: Path, *, force: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, *, force: bool = True) -> None:
-    """Writes a file as UTF-8, whole or not at all. Raises as `replacing`."""
+    """Writes a file as UTF-8, atomically. Raises as `replacing`."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"), force=force)
 
 
 def write_bytes(path: Path, content: bytes, *, force: bool = True) -> None:
-    """Writes a file whole or not at all. Raises as `replacing`."""
+    """Writes a file atomically. Raises as `replacing`."""
     with replacing(path, force=force) as draft:
         draft.write_bytes(content)
 

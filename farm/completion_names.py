@@ -1,7 +1,7 @@
-"""The names that shell completion offers, kept in a file of the farm's home.
+"""Names for shell completion, in a file of the farm's home.
 
-A completion must answer at once and never start a service, so it does not ask the database: a command that had the
-database open leaves the names here. The file belongs to one database; for another it counts as absent.
+Completion must be fast and must not start a service, so it does not use the database. Commands that use the database store the names
+here. The file belongs to one database, and is ignored for another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Names = Mapping[str, Sequence[str]]
 
 
 def default_home() -> Path:
-    """`.farm` of the current folder or of the nearest folder above that has it, as git finds `.git`."""
+    """`.farm` of the current folder or of the nearest parent folder that has it, as git finds `.git`."""
     try:
         here = Path.cwd()
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def default_home() -> Path:
 
 
 def remember(home: Path, database_url: str | None, names: Names) -> None:
-    """Writes the names where they changed. A home that does not exist, or cannot be written to, goes without."""
+    """Writes changed names. Does nothing for a missing or read-only home."""
     known = {"database": _digest(database_url), **{kind: list(of) for kind, of in names.items()}}
     if not home.is_dir() or _read(home) == known:
         return
@@ -48,7 +48,7 @@ def remember(home: Path, database_url: str | None, names: Names) -> None:
 
 
 def recall(home: Path, database_url: str | None) -> Names:
-    """The names of that database; none where they are not known."""
+    """The names of that database; empty if unknown."""
     known = _read(home)
     if known.pop("database", None) != _digest(database_url):
         return {}

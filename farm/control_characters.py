@@ -1,4 +1,4 @@
-"""Text of others, such as names, errors and remote answers, without what a terminal would obey.
+"""Removes characters that control a terminal from names, errors and remote responses.
 
 Control characters (C0 without tab and newline, DEL, C1), the bidirectional controls of Unicode and its line separators become U+FFFD.
 """

@@ -1,4 +1,4 @@
-"""Cells of CSV that a spreadsheet does not take for formulas."""
+"""CSV cells that a spreadsheet does not interpret as formulas."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the beginning of a formula, or leaves out before one."""
+"""Beginnings of a formula in a spreadsheet."""
 
 
 def cell(value: object) -> object:
-    """The value; text that begins as formulas do has an apostrophe before it, which spreadsheets hide."""
+    """The value. Text that begins like a formula gets an apostrophe, which spreadsheets hide."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_STARTS) else value
 
 
 def cells(table: pa.Table) -> pa.Table:
-    """The table with each column of text as `cell` has it."""
+    """Applies `cell` to the text columns of a table."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,6 +1,6 @@
-"""The recordings that come with the farm, by name, and any other recording that can be replayed.
+"""Datasets: recordings that come with the farm, and other recordings that can be replayed.
 
-They lie in `examples/` of a checkout. A wheel brings the same two folders as data files, under `share/gemm-farm/`.
+They are in `examples/` of a checkout. A wheel has the same two folders as data files, in `share/gemm-farm/`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dataset:
 
 
 def folders() -> tuple[Path, Path] | None:
-    """The folders of recordings and of campaigns that this installation has; None where it has none."""
+    """Folders of recordings and of campaigns of this installation; None if it has none."""
     share = Path(sysconfig.get_path("data")) / "share" / "gemm-farm"
     for folder in (Path(farm.__file__).parent.parent / "examples", share):
         if (folder / "datasets").is_dir():
@@ -62,7 +62,7 @@ def folders() -> tuple[Path, Path] | None:
 
 
 def shipped() -> dict[str, Dataset]:
-    """The datasets that come with the farm, by name. Files that hold no recordings, as those of sentinels, are none."""
+    """Datasets that come with the farm, by name. Other files, such as those of sentinels, are skipped."""
     found = folders()
     if found is None:
         return {}

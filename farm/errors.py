@@ -91,7 +91,7 @@ class BadFamilyPackage(BadInput):
 
 
 class BadKernelParameter(BadInput):
-    """{family} cannot be asked for {name}={value!r}: {why}."""
+    """{family} does not accept {name}={value!r}: {why}."""
 
 
 class BadConfiguration(BadInput):
@@ -196,7 +196,7 @@ class EmbeddedServiceClosed(ServiceUnavailable):
 
 
 class ProgramEnded(EmbeddedServiceFailed):
-    """The {service} of this farm ended ({how}). Its last words: {why} Its log is {log}."""
+    """The {service} of this farm ended ({how}). Its last output: {why} Its log is {log}."""
 
 
 class OtherPostgresVersion(ServiceUnavailable):
@@ -428,7 +428,7 @@ class DeviceLockUnusable(ServiceUnavailable):
 
 
 class DeviceContended(ServiceUnavailable):
-    """{device} is served already: {holder} was heard of {ago} ago. Two workers on one device would measure at the same time. Stop one of the two; a worker that is gone is taken over after {silent_after} s (FARM_SILENT_AFTER_SECONDS)."""
+    """{device} is served already: {holder} sent a heartbeat {ago} ago. Two workers on one device would measure at the same time. Stop one of the two; a worker that is gone is taken over after {silent_after} s (FARM_SILENT_AFTER_SECONDS)."""
 
 
 class SessionLost(FarmError):
@@ -657,7 +657,7 @@ class MissingColumns(BadInput):
 
 
 class TaskLost(FarmError):
-    """The {what} {number} is no longer held here: its process was not heard of in time, and it was started again. Nothing was written."""
+    """The {what} {number} is no longer held here: its process sent no heartbeat in time, and it was started again. Nothing was written."""
 
 
 class TrainingFailed(FarmError):

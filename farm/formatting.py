@@ -31,10 +31,10 @@ def share_text(share: float) -> str:
     return f"{100 * share:.0f}%" if share >= 0.0995 else f"{100 * share:.2g}%"
 
 
-def some_of(names: Sequence[str], *, most: int = 12, separator: str = ", ") -> str:
+def some_of(names: Sequence[str], *, limit: int = 12, separator: str = ", ") -> str:
     """The names one after another, or the first of them and how many more there are."""
-    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return separator.join(names[:most]) + rest
+    rest = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return separator.join(names[:limit]) + rest
 
 
 def seconds_text(seconds: float) -> str:
@@ -71,9 +71,9 @@ def configuration_text(row: Mapping[str, Any]) -> str:
     return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """The first `most` characters of a text, with `…` where there are more."""
-    return text if len(text) <= most else f"{text[:most]}…"
+def shortened(text: str, limit: int = 60) -> str:
+    """The first `limit` characters of a text, with `…` where there are more."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 MAX_LISTED = 20

@@ -1,4 +1,4 @@
-"""How more of the farm is installed where it is already installed: a command that brings what this farm was installed from."""
+"""Commands that install extras from the same source as the farm."""
 
 from __future__ import annotations
 

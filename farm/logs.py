@@ -1,4 +1,4 @@
-"""Logging of the farm's processes: lines for people, or one JSON object per line, with the ids a line is about."""
+"""Logging of the farm's processes: text lines, or one JSON object per line, with the ids of campaigns, batches and jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName
 
 
 def _ids(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller gave as `extra`: campaign_id, batch_id, job_id, device …"""
+    """The `extra` of a record: campaign_id, batch_id, job_id, device …"""
     return {key: value for key, value in vars(record).items() if key not in _PLAIN and not key.startswith("_")}
 
 
@@ -59,13 +59,13 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 def print_error(error: FarmError) -> int:
-    """Prints on stderr why a service ends, without control characters and passwords; returns its exit status."""
+    """Prints the error of a service on stderr, without control characters and passwords. Returns its exit status."""
     sys.stderr.write(f"{neutralised(masked(str(error)))}\n")
     return error.exit_code
 
 
 def set_up_logging(settings: Settings, program: str) -> None:
-    """Sends this process's log to stderr in the chosen form. Libraries speak from WARNING on."""
+    """Sends this process's log to stderr in the configured format. Libraries log from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     human = _Human(f"%(asctime)s %(levelname)-7s {program}: %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(_Json() if settings.log_json else human)

@@ -1,7 +1,7 @@
-"""Passwords and tokens in text that people read: messages, logs, tracebacks. Each becomes `***`.
+"""Masks passwords and tokens in messages, logs and tracebacks as `***`.
 
-Text is masked where it leaves the farm, because libraries put URLs and connection strings into their errors. Of a password that
-holds an unescaped `@` or `/`, more is masked than needed.
+Text is masked where it leaves the farm, because errors of libraries contain URLs and connection strings. If a password has an
+unescaped `@` or `/`, more than the password may be masked.
 """
 
 from __future__ import annotations

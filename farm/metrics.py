@@ -1,6 +1,6 @@
-"""Prometheus metrics: what a program can count and time, and serving it over HTTP.
+"""Prometheus metrics: counts and durations of a program, and their HTTP server.
 
-Where metrics are off, `Metrics` takes what is counted and does nothing, and prometheus_client is not even imported.
+If metrics are off, `Metrics` does nothing, and prometheus_client is not imported.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Something that is counted, exported as `gemm_farm_<name>_total`."""
+    """A counter, exported as `gemm_farm_<name>_total`."""
 
     name: str
     help: str
-    # The one label that tells its counts apart, and the values that are exported as 0 from the start.
+    # Its label, and the values that are exported as 0 from the start.
     label: str | None = None
     values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Something that is timed, exported as the histogram `gemm_farm_<name>_seconds`."""
+    """A duration, exported as the histogram `gemm_farm_<name>_seconds`."""
 
     name: str
     help: str
@@ -45,13 +45,13 @@ class Duration:
 
 
 class Metrics:
-    """Where a program counts and times what it does. These go nowhere: metrics are off."""
+    """Counts and durations of a program. This class discards them, for metrics that are off."""
 
     def count(self, what: Count, amount: float = 1, *, value: str | None = None) -> None:
-        """Adds to a count; `value` is that of its label, where it has one."""
+        """Adds to a count. `value`: value of its label, if it has one."""
 
     def time(self, what: Duration) -> AbstractContextManager[object]:
-        """Times the block, whether it ends well or not."""
+        """Times the block, also if it raises."""
         return nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Whether a folder can be trusted: nobody but its owner and root can change it, or put another one in its place."""
+"""Checks whether only the owner and root can change or replace a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LINKS = 40
 
 
 def why_untrusted(folder: Path) -> str | None:
-    """Why another account could have made this folder, or can replace or change it; None where none can.
+    """Why another account could have created this folder, or can replace or change it; None if none can.
 
     Looks at the folder and at every folder and link above it. A folder that does not exist is judged by those above. Its own
     write access for its group is left out: `farm.services.home` takes that away. Access control lists are not read, except as

@@ -1,4 +1,4 @@
-"""Where a file of measurements comes from: what an export says of itself, and a `recorded` device repeats."""
+"""Provenance of a file of measurements, written by exports and used by `recorded` devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from farm.devices import DeviceTraits
 
 METADATA_KEY = b"gemm-farm"
-"""The key of a Parquet file's metadata under which its provenance stands, as JSON."""
+"""Key of the provenance (JSON) in a Parquet file's metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

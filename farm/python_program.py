@@ -1,11 +1,11 @@
-"""How the farm starts a module of its own as a program."""
+"""Commands that run modules of the farm as programs."""
 
 from __future__ import annotations
 
 import sys
 
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-"""For the environment of programs that start others with Python: none of them imports from its current folder."""
+"""Environment for programs that start Python programs: none imports from its current folder."""
 
 
 def program(module: str, *words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Recordings as every reader of them sees them: what a Parquet file of measurements must have, and what it says of itself.
+"""Recordings: the required columns of a Parquet file of measurements, and its provenance.
 
 A row has the columns of a configuration (`parameters` is a JSON object), `runtime_ms`, and any other column of
 `farm.measurement.Measurement`. The Parquet that `farm results` exports for one device type is a recording.
@@ -21,7 +21,7 @@ from farm.schema.results import CONFIGURATION, UNSTATED
 NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
 
 UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distribution": "uniform"}
-"""What a row counts as where a recording does not say."""
+"""Defaults of columns that a recording lacks."""
 
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def readable_in_steps(
 
 
 def check_columns(path: Path, found: Collection[str], needed: Collection[str] = NEEDED_COLUMNS) -> None:
-    """Raises `MissingColumns` where a column is missing without which a row says nothing."""
+    """Raises `MissingColumns` if a required column is missing."""
     missing = [name for name in needed if name not in found]
     if missing:
         raise MissingColumns(path=path, missing=", ".join(missing), found=", ".join(found))

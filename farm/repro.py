@@ -11,10 +11,9 @@ from farm.vendors import RECORDED
 
 
 def repro_command(configuration: Configuration, device_uuid: str | None, rules: MeasuringRules) -> str:
-    """A `farm measure` line for a shell, on the device's own host. Of the rules it has those that are not the default.
+    """A `farm measure` command for a shell on the device's host, with the rules that differ from the defaults.
 
-    A recorded device is left to FARM_DEVICES, as one that is None: only its file names it, and where that lies is
-    known to its host alone.
+    A recorded device, or None, is left to FARM_DEVICES: only its host knows the path of its file.
     """
     words = ["farm", "measure", configuration.canonical]
     if device_uuid is not None and not RECORDED.has_uuid(device_uuid):

@@ -155,7 +155,9 @@ class Settings(BaseSettings):
         default=0, ge=-100, le=100, description="highest priority that such an owner may give a campaign"
     )
     heartbeat_seconds: Seconds = Field(default=4.0, description="how often a worker says that it lives")
-    silent_after_seconds: Seconds = Field(default=20.0, description="a device not heard of for this long is silent")
+    silent_after_seconds: Seconds = Field(
+        default=20.0, description="a device without a heartbeat for this long is silent"
+    )
     resend_after_seconds: Seconds = Field(default=15.0, description="an unclaimed batch is sent again after this")
     quarantine_after_jobs: int = Field(
         default=5,
@@ -190,7 +192,7 @@ class Settings(BaseSettings):
     model_signing_key: Path | None = Field(
         default=None, description="file of the private key that models learned here are signed with"
     )
-    model_keys: PublicKeys = Field(default="", description="public keys of those whose models are asked")
+    model_keys: PublicKeys = Field(default="", description="public keys of those whose models are loaded")
     build_slots: int = Field(
         default=0, ge=0, le=1_024, description="kernels a builder builds at a time; 0: as cores and memory allow"
     )

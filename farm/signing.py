@@ -1,7 +1,7 @@
-"""Signatures (Ed25519) on what others run: models and built kernels.
+"""Ed25519 signatures of models and built kernels.
 
-Who makes something holds a private key, a PEM file (PKCS 8) that nobody else can read. Who runs it knows the public keys, as
-text: the 32 bytes of RFC 8032 in base64. A signature is over a purpose as well, so that one for a model is none for a kernel.
+The producer has a private key: a PEM file (PKCS 8) that nobody else can read. The user knows the public keys as text: the 32 bytes of
+RFC 8032 in base64. A signature includes a purpose, so a signature of a model is not valid for a kernel.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class BadPublicKey(BadInput):
 
 
 class Signer:
-    """A private key in hand."""
+    """A private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
 
     @classmethod
     def make(cls, file: Path) -> Signer:
-        """Makes a key and keeps it in a file that only this user can read. Raises `BadSigningKey`."""
+        """Creates a key in a file that only this user can read. Raises `BadSigningKey`."""
         key = Ed25519PrivateKey.generate()
         content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
@@ -69,7 +69,7 @@ class Signer:
 
     @classmethod
     def load_or_make(cls, file: Path) -> Signer:
-        """The key in that file, made where there is none: whoever asks at the same time gets the same one."""
+        """The key in that file, created if it is missing. Concurrent callers get the same key."""
         if not file.exists():
             draft = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
             try:

@@ -1,4 +1,4 @@
-"""Which key this host signs with, and whose signatures it trusts."""
+"""Signing keys of this host, and the public keys that it trusts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from farm.settings import Settings
 from farm.signing import BadSigningKey, Purpose, Signer
 
 FOLDER = "keys"
-"""In the home: the keys that this host made for itself."""
+"""Folder of this host's own keys, in the home."""
 
 _SIGNING_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_signing_key", Purpose.KERNEL: "kernel_signing_key"}
 _TRUSTED_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_keys", Purpose.KERNEL: "kernel_keys"}
 
 
 def signer(settings: Settings, purpose: Purpose) -> Signer:
-    """The key of the setting, or the home's own, which is made when it is first asked for. Raises `BadSigningKey`."""
+    """The key of the setting, or the home's own key, which is created at first use. Raises `BadSigningKey`."""
     named: Path | None = getattr(settings, _SIGNING_KEYS[purpose])
     if named is not None:
         return Signer.load(named)
@@ -29,7 +29,7 @@ def signer(settings: Settings, purpose: Purpose) -> Signer:
 
 
 def trusted(settings: Settings, purpose: Purpose) -> list[str]:
-    """The public keys that are known; this host's own, made where it has none, where there are no others.
+    """The known public keys; if there are none, this host's own key, created if it is missing.
 
     Raises `BadSigningKey`.
     """
@@ -37,7 +37,7 @@ def trusted(settings: Settings, purpose: Purpose) -> list[str]:
 
 
 def known(settings: Settings, purpose: Purpose) -> list[str]:
-    """The public keys of the setting, and this host's own where it has one. Raises `BadSigningKey`."""
+    """The public keys of the setting, and this host's own key if it exists. Raises `BadSigningKey`."""
     keys = [key for key in getattr(settings, _TRUSTED_KEYS[purpose]).replace(",", " ").split() if key]
     if getattr(settings, _SIGNING_KEYS[purpose]) is not None or _own(settings, purpose).exists():
         keys.append(signer(settings, purpose).public)

@@ -1,4 +1,4 @@
-"""Who is logged in on this machine."""
+"""The account of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments as people write them (pure)."""
+"""Parses times and durations (pure)."""
 
 from __future__ import annotations
 

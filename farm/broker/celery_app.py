@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from farm.broker.task_messages import Reason
 
 ANSWER_SECONDS = 10.0
-"""How long a broker may take to answer before it counts as away."""
+"""Timeout of the broker."""
 
 
 def make_app(broker_url: str, *, include: tuple[str, ...] = ()) -> Celery:

@@ -13,7 +13,7 @@ TRY_DEVICE = "workers.try_device"
 """Task: a trial of the device of that id, which is on probation. Argument: device_id (int)."""
 
 TRAIN = "trainer.train"
-"""Task: carry out the training of that id. Argument: training_id (int)."""
+"""Task: run the training of that id. Argument: training_id (int)."""
 
 TRAIN_QUEUE = "train"
 
@@ -26,7 +26,7 @@ QUEUE_PREFIXES = tuple(dict.fromkeys(vendor.queue_prefix for vendor in VENDORS.v
 """How the queues of device types begin."""
 
 CLIENT_PREFIX = "gemm-farm:"
-"""What the names of connections to Redis begin with, where a program takes messages; its queues follow. Also of keys."""
+"""Prefix of the names of consumers' connections to Redis, before their queues, and of keys."""
 
 
 def queue_of_type(device_type: str) -> str:
@@ -54,7 +54,7 @@ def tasks_of_queue(queue: str) -> frozenset[str]:
 
 
 def retries_of_type(device_type: str) -> str:
-    """What failed jobs of a device type share. No queue has that name: each goes to the queue of one device."""
+    """Resource of failed jobs of a device type. It is not a queue: each failed job goes to the queue of one device."""
     return f"retry.{device_type}"
 
 
@@ -68,5 +68,5 @@ def client_name(queues: Iterable[str]) -> str:
 
 
 def queues_of_client(name: str) -> list[str]:
-    """The queues that `client_name` made the name of; none of another name."""
+    """Queues in a name from `client_name`; empty for any other name."""
     return name.removeprefix(CLIENT_PREFIX).split(",") if name.startswith(CLIENT_PREFIX) else []

@@ -57,7 +57,7 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
     for note in (*found.notes, *(found.minor_notes if every_note else ())):
         console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     if found.minor_notes and not every_note:
-        about = some_of([note.partition(":")[0] for note in found.minor_notes], most=4)
+        about = some_of([note.partition(":")[0] for note in found.minor_notes], limit=4)
         many = f"{len(found.minor_notes)} more note{'s' if len(found.minor_notes) > 1 else ''}"
         console.print(f"{many} on versions ({escape(about)}). To show them: [bold]--notes[/]", soft_wrap=True)
     shown = [
@@ -135,7 +135,7 @@ def _champion(forecast: ForecastSummary) -> str:
 def _devices(summary: GroupSummary) -> str:
     types = sorted({device.type for device in summary.devices})
     hosts = sorted({device.host for device in summary.devices})
-    return f"{len(summary.devices):,} x {some_of(types, most=3)} on {some_of(hosts, most=3)}"
+    return f"{len(summary.devices):,} x {some_of(types, limit=3)} on {some_of(hosts, limit=3)}"
 
 
 def _ratio_columns(**priorities: int) -> list[Column]:

@@ -128,7 +128,7 @@ def _excluded_text(excluded: Sequence[ExcludedDevice]) -> str:
     named = ((DeviceState.PROBATION, "on probation"), (DeviceState.QUARANTINED, "in quarantine"))
     counted = ", ".join(f"{numbers[state]:,} {words}" for state, words in named if numbers[state])
     listed = [f"{one.uuid} on {one.host}, {one.text}" for one in excluded]
-    return f"{counted}: {some_of(listed, most=MAX_EXCLUDED, separator='; ')}"
+    return f"{counted}: {some_of(listed, limit=MAX_EXCLUDED, separator='; ')}"
 
 
 def _stuck_texts(rows: Sequence[ListedCampaign]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _stuck_texts(rows: Sequence[ListedCampaign]) -> Iterator[str]:
             if row.name not in names[one.why]:
                 names[one.why].append(row.name)
     for why, n in jobs.most_common(MAX_CAUSES):
-        yield f"{n:,} jobs of {some_of(names[why], most=MAX_NAMES)}: {why}"
+        yield f"{n:,} jobs of {some_of(names[why], limit=MAX_NAMES)}: {why}"
     if (more := len(jobs) - MAX_CAUSES) > 0:
         yield f"{more:,} more causes. For those of one campaign: farm status NAME"
 
@@ -263,7 +263,7 @@ def _turn_text(turn: FairShare) -> str:
 
 def _duty_text(duties: Sequence[DutyCycle]) -> str:
     shares = [f"{share_text(one.share)} {one.device_uuid} on {one.host}" for one in duties]
-    return f"duty (share of time inside a measurement): {some_of(shares, most=MAX_DUTIES)}"
+    return f"duty (share of time inside a measurement): {some_of(shares, limit=MAX_DUTIES)}"
 
 
 def _drift_text(name: str, one: SentinelNow) -> str:

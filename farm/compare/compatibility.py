@@ -77,4 +77,4 @@ def difference_notes(kinds: KindsByGroup) -> tuple[list[str], list[str]]:
 
 
 def _values_text(values: Mapping[str, set[str]]) -> str:
-    return "; ".join(f"{name} {some_of(sorted(found), most=3)}" for name, found in values.items())
+    return "; ".join(f"{name} {some_of(sorted(found), limit=3)}" for name, found in values.items())

@@ -78,7 +78,7 @@ def make_way(engine: Engine, schedule: Schedule) -> list[int]:
     gone: list[int] = []
     for queue, priority in schedule.urgent():
         with engine.begin() as connection:
-            below = batches.make_way(connection, queue=queue, priority=priority, most=MAX_RECALLED)
+            below = batches.make_way(connection, queue=queue, priority=priority, limit=MAX_RECALLED)
         schedule.make_room(queue, len(below))
         gone += below
     return gone

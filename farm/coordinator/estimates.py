@@ -193,7 +193,7 @@ def _holders(farm: FarmState, group: JobGroup) -> list[LockHolder]:
 
 
 def _why_held(holders: Sequence[LockHolder]) -> str:
-    listed = some_of([holder.text for holder in holders], most=3, separator="; ")
+    listed = some_of([holder.text for holder in holders], limit=3, separator="; ")
     return f"another session holds their rows, and they wait until it ends: {listed}"
 
 
@@ -216,11 +216,11 @@ def _undecided(farm: FarmState, group: JobGroup) -> Stuck | None:
 
 def _why_no_device(group: JobGroup, able: Sequence[DeviceNow]) -> str:
     if able:
-        listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in able], most=3, separator="; ")
+        listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in able], limit=3, separator="; ")
         return f"no device takes them: {listed}{_how_to_resume(able)}"
     if group.device_types is None:
         return f"the device {group.device_uuid} was never announced; farm-worker on its host does that"
-    kinds = some_of(group.device_types, most=6)
+    kinds = some_of(group.device_types, limit=6)
     return f"no device of {kinds} was ever announced; farm-worker on a host that has one does that"
 
 
@@ -250,7 +250,7 @@ def versions_text(devices: Sequence[DeviceNow]) -> str:
         if device.worker_version is not None and device.worker_revision is not None:
             version = str(WorkerVersion(device.worker_version, device.worker_revision))
         hosts.setdefault(version, set()).add(device.host)
-    return "; ".join(f"{version} runs on {some_of(sorted(names), most=3)}" for version, names in sorted(hosts.items()))
+    return "; ".join(f"{version} runs on {some_of(sorted(names), limit=3)}" for version, names in sorted(hosts.items()))
 
 
 def skew_text(devices: Sequence[DeviceNow]) -> str | None:
@@ -269,7 +269,7 @@ def _why_refused(refused: Sequence[RefusedNow], able: Sequence[DeviceNow]) -> st
     known = set[int]().union(*(one.refused_by for one in refused))
     rest = [device for device in able if not device.takes_work]
     others = [device for device in rest if device.device_id not in known] or rest
-    listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in others], most=3, separator="; ")
+    listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in others], limit=3, separator="; ")
     return f"the devices that take work refused them or failed them for good, and the others do not take any: {listed}{_how_to_resume(others)}"
 
 
@@ -298,7 +298,7 @@ def _ahead(farm: FarmState, group: JobGroup, live: Sequence[DeviceNow]) -> list[
 
 def _why_behind(group: JobGroup, ahead: Sequence[JobGroup]) -> str:
     above = {o.campaign: o.priority for o in ahead}
-    listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], most=3)
+    listed = some_of([f"{name} (priority {priority})" for name, priority in above.items()], limit=3)
     return f"they wait behind {listed}; this campaign has priority {group.priority}"
 
 
@@ -306,9 +306,9 @@ def _untaken(farm: FarmState, group: JobGroup, live: Sequence[DeviceNow]) -> Que
     """Where batches wait for long though a device that serves their queue does nothing."""
     idle = [device for device in live if device.batch_id is None]
     served = {queue_of_type(d.type) for d in idle} | {queue_of_device(d.uuid) for d in idle}
-    longest = UNTAKEN_RESENDS * farm.resend_after_s
+    max_wait_s = UNTAKEN_RESENDS * farm.resend_after_s
     for queue in farm.queues:
-        if queue.lane_id == group.lane_id and queue.queue in served and queue.oldest_s > longest:
+        if queue.lane_id == group.lane_id and queue.queue in served and queue.oldest_s > max_wait_s:
             return queue
     return None
 
@@ -326,7 +326,7 @@ def _why_untaken(queue: QueueNow, live: Sequence[DeviceNow]) -> str:
                 f"{waited}: sent {times}; the worker of {device.uuid} on {device.host} got one {ago} ago and could not claim "
                 f"it: {device.claim_error}"
             )
-    return f"{waited}: sent {times}, and no worker claimed it or said why not; do the workers use the same FARM_BROKER_URL?"
+    return f"{waited}: sent {times}, and no worker claimed it or reported why not; do the workers use the same FARM_BROKER_URL?"
 
 
 # --- devices -----------------------------------------------------------------------------------------

@@ -38,4 +38,4 @@ class Retraining:
             for device_type in due:
                 trainings.request(connection, device_type=device_type)
         for device_type, rows in due.items():
-            log.info("a model for %s is asked for: %d rows since the last", device_type, rows)
+            log.info("a training for %s is requested: %d rows since the last", device_type, rows)

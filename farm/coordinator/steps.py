@@ -129,7 +129,7 @@ def error_text(error: Exception) -> str:
     """The error as one line that any database can store, with the context of a database error."""
     if isinstance(error, DBAPIError):
         context = getattr(getattr(error.orig, "diag", None), "context", None) or ""
-        said = first_line(error.orig) + (f" ({context.splitlines()[0]})" if context else "")
+        message = first_line(error.orig) + (f" ({context.splitlines()[0]})" if context else "")
     else:
-        said = f"{type(error).__name__}: {first_line(error)}"
-    return said.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:MAX_ERROR_CHARACTERS]
+        message = f"{type(error).__name__}: {first_line(error)}"
+    return message.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:MAX_ERROR_CHARACTERS]

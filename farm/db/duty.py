@@ -98,9 +98,9 @@ _LATELY = text(
 )
 
 
-def of_campaign(connection: Connection, campaign_id: int, *, most_rows: int = MAX_ROWS) -> list[Duty]:
+def of_campaign(connection: Connection, campaign_id: int, *, max_rows: int = MAX_ROWS) -> list[Duty]:
     """Duty of each device of a campaign, ordered by host and device."""
-    parameters = {"campaign_id": campaign_id, "most": most_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
+    parameters = {"campaign_id": campaign_id, "most": max_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
     return [Duty(**row) for row in connection.execute(_OF_CAMPAIGN, parameters).mappings()]
 
 

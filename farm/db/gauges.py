@@ -26,7 +26,7 @@ class FarmGauges:
     batches: dict[str, dict[BatchState, int]]
     # Seconds since the oldest batch was formed that nobody has claimed; 0 where none waits.
     oldest_unclaimed_s: float
-    # Kernels that are built ahead of time, by state, and builders that were heard of.
+    # Kernels that are built ahead of time, by state, and live builders.
     kernels: dict[KernelState, int]
     builders: int
     # Live devices by the version of the farm that their worker runs, as `0.1.0 (0025)`; jobs that wait because of it.

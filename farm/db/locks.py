@@ -57,7 +57,7 @@ class LockHolder:
     def text(self) -> str:
         """Which session holds locks, since when, what it does, and how to end it."""
         idly = ", and stands still in its transaction" if self.idle else ""
-        tables = some_of(self.tables, most=6)
+        tables = some_of(self.tables, limit=6)
         return f"{self.session} has held locks on {tables}{self.duration}{idly}; {self.how_to_end} ends it"
 
 

@@ -107,6 +107,6 @@ class Demand:
             with self._engine.begin() as connection:
                 tell(connection)
         except DBAPIError as error:
-            log.warning("the database was not told of the builder: %s", first_line(error))
+            log.warning("the builder could not be announced to the database: %s", first_line(error))
         finally:
             self._engine.dispose()

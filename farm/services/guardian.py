@@ -82,16 +82,16 @@ def kill(pid: int, number: signal.Signals) -> None:
 
 
 def end_stragglers(statuses: dict[int, int]) -> None:
-    """Ends what the program left behind: first asked, then killed."""
-    end, asked = time.monotonic() + STRAGGLERS_GRACE_S, set[int]()
+    """Ends what the program left behind: first signalled, then killed."""
+    end, signalled = time.monotonic() + STRAGGLERS_GRACE_S, set[int]()
     while collect(statuses):
         late = time.monotonic() > end
         for pid in children():
             if late:
                 kill(pid, signal.SIGKILL)
-            elif pid not in asked:
+            elif pid not in signalled:
                 kill(pid, signal.SIGTERM)
-                asked.add(pid)
+                signalled.add(pid)
         time.sleep(0.02)
 
 

@@ -192,8 +192,8 @@ class EmbeddedPostgres:
         with self._log.open("a") as log:
             log.write(done.stderr)
         if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            why = said[-1] if said else f"{Path(command[0]).name} ended with {done.returncode}"
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            why = lines[-1] if lines else f"{Path(command[0]).name} ended with {done.returncode}"
             raise EmbeddedServiceFailed(service=self.name, why=why, log=self._log)
 
     def _check_version(self, binaries: PostgresBinaries) -> None:

@@ -194,4 +194,4 @@ def last_lines(log: Path, *, since: int = 0, lines: int = 1) -> str:
     except OSError:
         text = ""
     found = [line.rstrip() for line in text.splitlines() if line.strip()]
-    return "\n".join(found[-lines:]) or "it said nothing"
+    return "\n".join(found[-lines:]) or "no output"

@@ -53,11 +53,11 @@ def connected_services(
                 reached = _reach(held, require, of_engine)
             except DatabaseIsOlder as error:
                 back_off.ended(time.monotonic())
-                log.warning("waiting for the upgrade: %s Asked again in %g s", error, back_off.pause_s)
+                log.warning("waiting for the upgrade: %s Next attempt in %g s", error, back_off.pause_s)
                 stop.wait(back_off.pause_s)
             except (DatabaseUnreachable, BrokerUnreachable, OperationalError) as error:
                 back_off.ended(time.monotonic())
-                log.warning("waiting for %s; asked again in %g s", _what_is_away(error), back_off.pause_s)
+                log.warning("waiting for %s; next attempt in %g s", _what_is_away(error), back_off.pause_s)
                 stop.wait(back_off.pause_s)
         yield reached
 

@@ -86,8 +86,8 @@ class EmbeddedRedis:
             check=False,
         )
         if launched.returncode != 0:
-            said = [line for line in launched.stdout.splitlines() if line.strip()]
-            self._fail(said[-1] if said else f"it ended with {launched.returncode}")
+            lines = [line for line in launched.stdout.splitlines() if line.strip()]
+            self._fail(lines[-1] if lines else f"it ended with {launched.returncode}")
         self._wait_ready(since)
 
     def stop(self) -> None:

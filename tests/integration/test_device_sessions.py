@@ -72,7 +72,7 @@ def beat(engine: Engine, session: DeviceSession) -> None:
 def test_a_second_worker_is_refused_while_the_first_is_heard_of_and_both_are_named(engine: Engine) -> None:
     first = begin(engine, FIRST)
     why = refused(engine, SECOND)
-    assert "process 11 on here was heard of" in why
+    assert "process 11 on here sent a heartbeat" in why
     assert "Stop one of the two" in why
     beat(engine, first)
     with engine.connect() as connection:

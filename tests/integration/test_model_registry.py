@@ -177,12 +177,12 @@ def test_a_table_without_a_needed_column_is_refused_by_name(model: object) -> No
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ({"tile": 0}, "tiled cannot be asked for tile=0: tile goes from 1 to 32 (asked.csv, row 1)."),
-        ({"tile": 8.5}, "tiled cannot be asked for tile=8.5: tile is a whole number (asked.csv, row 1)."),
+        ({"tile": 0}, "tiled does not accept tile=0: tile goes from 1 to 32 (asked.csv, row 1)."),
+        ({"tile": 8.5}, "tiled does not accept tile=8.5: tile is a whole number (asked.csv, row 1)."),
         ({"tile": [8]}, "asked.csv, row 1: tile is [8]; it must be a number or a text."),
         (
             {"parameters": '{"tile": -8}'},
-            "tiled cannot be asked for tile=-8: tile goes from 1 to 32 (asked.csv, row 1).",
+            "tiled does not accept tile=-8: tile goes from 1 to 32 (asked.csv, row 1).",
         ),
         ({"parameters": "8"}, """asked.csv, row 1: parameters is 8; write an object, as in {"tile": 16}."""),
     ],

@@ -200,5 +200,5 @@ def test_kernels_that_cannot_exist_are_not_predicted(farm: Command, tmp_path: Pa
     refused(farm("predict", "--shape", "512", "--family", "tiled", "-p", f"tile={tile}", "--type", CARD), 2, option)
     table = tmp_path / "asked.csv"
     table.write_text(f"m,n,k,ab,family,tile\n512,512,512,f32,tiled,16\n512,512,512,f32,tiled,{tile}\n")
-    said = f"tiled cannot be asked for tile={tile}: {why} ({table}, row 1)."
+    said = f"tiled does not accept tile={tile}: {why} ({table}, row 1)."
     refused(farm("predict", "--file", str(table), "--type", CARD), 2, said)

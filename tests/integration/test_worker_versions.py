@@ -179,7 +179,7 @@ def test_an_unclaimed_batch_is_explained_by_what_its_worker_says(engine: Engine,
     write(engine, LED)
     ((cause, _, why),) = stuck(engine, small)
     assert cause is Cause.NOT_TAKEN
-    assert "no worker claimed it or said why not" in why
+    assert "no worker claimed it or reported why not" in why
     with engine.begin() as connection:
         devices.note_claim_error(connection, device, "ProgrammingError: permission denied for table jobs")
     ((_, _, why),) = stuck(engine, small)

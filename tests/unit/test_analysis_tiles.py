@@ -261,7 +261,7 @@ def test_other_families_and_missing_power_are_no_rows_and_no_power(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"parameters": '{"tile": 40}'}, "row 2 of the family tiled: tiled cannot be asked for tile=40"),
+        ({"parameters": '{"tile": 40}'}, "row 2 of the family tiled: tiled does not accept tile=40"),
         ({"parameters": "tile 8"}, "row 2"),
         ({"parameters": "[8]"}, "row 2"),
         ({"layout": "xx"}, "row 2"),

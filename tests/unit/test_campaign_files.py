@@ -385,7 +385,7 @@ def test_what_is_wrong_in_a_list_of_configurations_has_its_line(problems_of):
     assert problems_of(
         LISTED + "  - tiled(tile=99) 8x8x8 f32\n  - 5\n  - x\nkernels: {family: tiled}\nsearch: grid\n"
     ) == [
-        "7: configurations[3]: tiled cannot be asked for tile=99: tile goes from 1 to 32.",
+        "7: configurations[3]: tiled does not accept tile=99: tile goes from 1 to 32.",
         "8: configurations[4]: 5 is not a configuration; write tiled(tile=16) 512x512x512 f32",
         "9: configurations[5]: 'x' is not a configuration: it does not have that form. Write it as in: "
         "tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0",

@@ -32,8 +32,8 @@ def test_seconds_are_written_in_the_units_that_matter(seconds: float, written: s
 
 
 def test_long_lists_are_cut_with_what_is_left_out_counted() -> None:
-    assert some_of(["a", "b"], most=2) == "a, b"
-    assert some_of(["a", "b", "c"], most=2, separator="; ") == "a; b and 1 more"
+    assert some_of(["a", "b"], limit=2) == "a, b"
+    assert some_of(["a", "b", "c"], limit=2, separator="; ") == "a; b and 1 more"
     assert some_of([]) == ""
 
 

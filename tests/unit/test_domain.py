@@ -192,7 +192,7 @@ def test_a_tile_is_from_1_to_32(tile):
 
 @pytest.mark.parametrize("tile", ["1.5", "big", ""])
 def test_a_parameter_that_is_written_as_no_whole_number_is_named(tile):
-    with pytest.raises(BadKernelParameter, match=f"tiled cannot be asked for tile='{tile}': tile is a whole number"):
+    with pytest.raises(BadKernelParameter, match=f"tiled does not accept tile='{tile}': tile is a whole number"):
         Configuration.parse(f"tiled(tile={tile}) 512x512x512 f32")
 
 

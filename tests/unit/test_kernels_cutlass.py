@@ -308,7 +308,7 @@ def test_c_is_stored_exactly_where_the_rule_says_so(types, widest):
 
 
 def test_a_choice_of_values_names_them():
-    with pytest.raises(BadKernelParameter, match=r"cutlass cannot be asked for swizzle=3: swizzle is 1, 2, 4 or 8\."):
+    with pytest.raises(BadKernelParameter, match=r"cutlass does not accept swizzle=3: swizzle is 1, 2, 4 or 8\."):
         Kernel.of("cutlass", swizzle=3)
     with pytest.raises(BadKernelParameter, match="stages goes from 2 to 10"):
         Kernel.of("cutlass", stages=1)

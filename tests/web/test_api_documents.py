@@ -123,9 +123,9 @@ def test_rows_with_kernels_that_cannot_exist_are_not_predicted(api_access_with_m
     row = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}
     with Served(api_access_with_model, tokens=False) as served:
         for tile, says in (
-            (0, "tiled cannot be asked for tile=0: tile goes from 1 to 32 (the rows, row 2)."),
-            (-8, "tiled cannot be asked for tile=-8: tile goes from 1 to 32 (the rows, row 2)."),
-            (8.5, "tiled cannot be asked for tile=8.5: tile is a whole number (the rows, row 2)."),
+            (0, "tiled does not accept tile=0: tile goes from 1 to 32 (the rows, row 2)."),
+            (-8, "tiled does not accept tile=-8: tile goes from 1 to 32 (the rows, row 2)."),
+            (8.5, "tiled does not accept tile=8.5: tile is a whole number (the rows, row 2)."),
             ([8], "the rows, row 2: tile is [8]; it must be a number or a text."),
         ):
             rows = [{**row, "tile": 16}, row, {**row, "tile": tile}]

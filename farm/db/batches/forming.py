@@ -499,16 +499,16 @@ def recall(connection: Connection, *, served: Sequence[str]) -> list[int]:
 _BELOW = text("""
 SELECT b.id FROM batches b JOIN lanes l ON l.id = b.lane_id JOIN campaigns c ON c.id = l.campaign_id
 WHERE NOT b.folded AND b.state = 'queued' AND b.queue = :queue AND c.priority < :priority
-ORDER BY b.id LIMIT :most FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l SKIP LOCKED
+ORDER BY b.id LIMIT :limit FOR NO KEY UPDATE OF b SKIP LOCKED FOR KEY SHARE OF l SKIP LOCKED
 """)
 
 
-def make_way(connection: Connection, *, queue: str, priority: int, most: int) -> list[int]:
+def make_way(connection: Connection, *, queue: str, priority: int, limit: int) -> list[int]:
     """queued → released, for unclaimed batches of a queue with a lower priority.
 
     Returns their ids.
     """
-    below = connection.execute(_BELOW, {"queue": queue, "priority": priority, "most": most}).scalars().all()
+    below = connection.execute(_BELOW, {"queue": queue, "priority": priority, "limit": limit}).scalars().all()
     return _released(connection, below, reason="a campaign of a higher priority goes first", suspect=False)
 
 

@@ -80,8 +80,8 @@ def check_libraries(_: Settings) -> Check:
             "models", CheckState.WARNING, "importing MLflow and scikit-learn takes over two minutes", "use a local disk"
         )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["import failed"]
-        return Check("models", CheckState.WARNING, said[-1], f"install again: {install}")
+        output = done.stderr.strip().splitlines() or ["import failed"]
+        return Check("models", CheckState.WARNING, output[-1], f"install again: {install}")
     return Check("models", CheckState.OK, done.stdout.strip().splitlines()[-1])
 
 
@@ -128,8 +128,8 @@ def _nvidia_driver() -> str | None:
         found = None
     if found is not None:
         return found[1]
-    said = output_of(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return said.splitlines()[0].strip() if said else None
+    output = output_of(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    return output.splitlines()[0].strip() if output else None
 
 
 def _nearest(path: Path) -> Path:

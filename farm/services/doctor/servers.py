@@ -83,7 +83,7 @@ def check_revision(settings: Settings) -> Check:
                 return Check("revision", CheckState.OK, f"{needed}; checked when the embedded database starts")
             found = migrate.current(engine)
     except (FarmError, SQLAlchemyError):
-        return Check("revision", CheckState.MISSING, f"{needed} needed; the database cannot be asked", "see database")
+        return Check("revision", CheckState.MISSING, f"{needed} needed; the database cannot be queried", "see database")
     if found == needed:
         return Check("revision", CheckState.OK, found)
     return Check("revision", CheckState.MISSING, f"{found or 'no tables'}, {needed} needed", "run: farm db upgrade")
@@ -165,7 +165,7 @@ def check_workers(settings: Settings) -> Check:
     if isinstance(live, Check):
         return live
     what = "; ".join(
-        f"{running.version or worker_versions.UNANNOUNCED} on {some_of(running.hosts, most=3)}" for running in live
+        f"{running.version or worker_versions.UNANNOUNCED} on {some_of(running.hosts, limit=3)}" for running in live
     )
     others = [running for running in live if running.version != worker_versions.own()]
     if others:
@@ -187,7 +187,7 @@ def check_devices(settings: Settings) -> Check:
     if shut_out:
         texts = [f"{one['name']} on {one['host']}: {one['state']} ({one['state_reason']})" for one in shut_out]
         fix = "see farm devices: one on probation comes back by a trial, one in quarantine by farm devices resume"
-        return Check("devices", CheckState.WARNING, some_of(texts, most=3, separator="; "), fix)
+        return Check("devices", CheckState.WARNING, some_of(texts, limit=3, separator="; "), fix)
     return Check("devices", CheckState.OK, f"{len(live)} live" if live else "none live")
 
 
@@ -287,10 +287,10 @@ def _embedded_broker(settings: Settings) -> Check:
         server = redis_server()
     except FarmError as error:
         return Check("broker", CheckState.MISSING, str(error), fix)
-    said = output_of([str(server), "--version"])
-    if said is None:
+    output = output_of([str(server), "--version"])
+    if output is None:
         return Check("broker", CheckState.MISSING, f"{server} cannot be executed", fix)
-    version = found[1] if (found := re.search(r"v=(\S+)", said)) else said
+    version = found[1] if (found := re.search(r"v=(\S+)", output)) else output
     runs = "runs" if EmbeddedRedis(Home.of(settings)).running() else "does not run now"
     return Check("broker", CheckState.OK, f"embedded Redis {version} {runs}")
 
@@ -309,7 +309,7 @@ def _asked(settings: Settings, name: str, ask: Callable[[Connection], T], *, idl
             with engine.connect() as connection:
                 return ask(connection)
     except (FarmError, SQLAlchemyError):
-        return Check(name, CheckState.WARNING, "the database cannot be asked", "see database")
+        return Check(name, CheckState.WARNING, "the database cannot be queried", "see database")
 
 
 @contextmanager
