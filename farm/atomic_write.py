@@ -123,7 +123,7 @@ def _can_be_replaced(path: Path, before: os.stat_result) -> bool:
 
 
 def _draft(target: Path, before: os.stat_result | None) -> tuple[Path, bool]:
-    """An empty file to write, and whether it lies beside its place."""
+    """An empty file to write, and whether it is in the folder of its place."""
     if before is None or _can_be_replaced(target, before):
         try:
             return _made_in(target.parent, target.suffix), True

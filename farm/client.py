@@ -147,7 +147,7 @@ class Client:
         Args:
             campaign: a campaign file, or its content as a mapping.
             allow_missing: accept targets that no device has yet.
-            again: measure the same campaign once more.
+            again: measure the same campaign again.
 
         Raises:
             CampaignFileError: with every mistake in the campaign.
@@ -188,7 +188,7 @@ class Client:
         return _results(self._farm, **conditions)
 
     def compare(self, *groups: str, **options: Any) -> Compared:
-        """Groups of measurements beside a baseline, the first group, on the configurations that they share.
+        """Compares groups of measurements with a baseline, the first group, on the configurations that they share.
 
         Args:
             groups: device types, hosts, devices or conditions, as `farm compare` takes them.

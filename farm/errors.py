@@ -41,7 +41,7 @@ class FarmError(Exception):
 
 
 def first_line(error: BaseException | None) -> str:
-    """The first line of what an error of a library says, or its class where it says nothing."""
+    """The first line of what an error of a library says, or its class where the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -216,7 +216,7 @@ class FileThere(BadInput):
 
 
 class BadArchive(BadInput):
-    """The model that was downloaded is not unpacked: {why}. Ask whoever runs the server that FARM_API_URL names."""
+    """The model that was downloaded is not unpacked: {why}. Ask the operator of the server that FARM_API_URL names."""
 
 
 class UnsafeName(BadInput):
@@ -313,7 +313,7 @@ class NotThroughTheApi(BadInput):
 
 
 class SignInNeeded(FarmError):
-    """A token is needed. An operator of the farm makes one with `farm tokens create`. In a browser, sign in; `farm open` does so for whoever started `farm serve`."""
+    """A token is needed. An operator of the farm makes one with `farm tokens create`. In a browser, sign in; `farm open` does so for the account that started `farm serve`."""
 
     exit_code = 3
 
@@ -349,7 +349,7 @@ class RoleTooSmall(Forbidden):
 
 
 class NotYourCampaign(Forbidden):
-    """Campaign {name} ({digest}) is owned by {owner}, and you are {who}. Its owner can {what} it, or somebody with the role operate. If you mean another campaign of that name, give its digest."""
+    """Campaign {name} ({digest}) is owned by {owner}, and you are {who}. Its owner can {what} it, or a user with the role operate. If you mean another campaign of that name, give its digest."""
 
 
 class OwnerNotYours(Forbidden):
@@ -357,7 +357,7 @@ class OwnerNotYours(Forbidden):
 
 
 class QuotaExceeded(Forbidden):
-    """The quota of {owner} is exceeded: {what}. {remedy} `farm quotas` shows quotas; somebody with the role operate can change yours: farm quotas set {owner} {option}"""
+    """The quota of {owner} is exceeded: {what}. {remedy} `farm quotas` shows quotas; a user with the role operate can change yours: farm quotas set {owner} {option}"""
 
 
 class WebMissing(ServiceUnavailable):
@@ -494,7 +494,7 @@ class BadArchitecture(BadInput):
 
 
 class BadBinary(BadInput):
-    """A kernel cannot be built as it is described: {why} ({binary}). Farm and builder may be of different versions."""
+    """A kernel cannot be built from its description: {why} ({binary}). Farm and builder may be of different versions."""
 
 
 class CompilerMissing(ServiceUnavailable):
@@ -580,7 +580,7 @@ class NothingShared(NotFound):
 
 
 class FillTooLarge(BadInput):
-    """{side} lacks {count:,} configurations, and a fill has {most:,} at the most. Narrow it with --family or --dtype, or submit the campaign that measured the others for it too."""
+    """{side} lacks {count:,} configurations, and a fill has at most {most:,}. Narrow it with --family or --dtype, or submit the campaign that measured the others for it too."""
 
 
 class TooFewToCheck(BadInput):

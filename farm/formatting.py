@@ -60,7 +60,7 @@ def types_text(row: Mapping[str, Any]) -> str:
 
 
 def types_of_text(types: str) -> str:
-    """`f32` for `f32:f32:f32`; others as they are."""
+    """`f32` for `f32:f32:f32`; others unchanged."""
     kinds = types.split(":")
     return kinds[0] if len(set(kinds)) == 1 else types
 

@@ -24,7 +24,7 @@ INSTALL = _Commands()
 def command(extra: str) -> str:
     """The command for an extra.
 
-    A folder or wheel that the farm was installed from is named. The package's name alone is one that somebody else may
+    A folder or wheel that the farm was installed from is named. The package's name alone is one that another project may
     own on an index: it is used only where the farm itself came from one.
     """
     from importlib.metadata import PackageNotFoundError, distribution  # takes a while, and few processes need it

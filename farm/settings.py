@@ -263,7 +263,7 @@ def settings() -> Settings:
 
     Raises:
         BadSettings: with every variable whose value cannot be used.
-        HomeUntrusted: the home that was found, or would be made, in the current folder or above, could be somebody else's.
+        HomeUntrusted: the home that was found, or would be made, in the current folder or above, could belong to another user.
     """
     try:
         found = Settings()

@@ -1,6 +1,6 @@
 """Ed25519 signatures of models and built kernels.
 
-The producer has a private key: a PEM file (PKCS 8) that nobody else can read. The user knows the public keys as text: the 32 bytes of
+The producer has a private key: a PEM file (PKCS 8) that only the producer can read. The user knows the public keys as text: the 32 bytes of
 RFC 8032 in base64. A signature includes a purpose, so a signature of a model is not valid for a kernel.
 """
 

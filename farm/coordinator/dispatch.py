@@ -104,7 +104,7 @@ def form_batches(
     round trips to the database; what comes of them is sent in the order of the plan. Where a job group has fewer jobs than planned, the
     schedule takes back the rest and plans again.
 
-    A transaction takes one job group, so that nobody waits for this in a circle. `engine` may be hasty: a batch that is lost in a
+    A transaction takes one job group, so no two transactions wait for each other. `engine` may be hasty: a batch that is lost in a
     power cut was never formed, and its jobs still wait.
 
     A job group that another session holds is left out. Raises `PartlyFailed` where a job group failed for another reason, after the
@@ -146,10 +146,9 @@ def _plan(
     room: tuple[int, int],
     trusted: dict[PendingJobs, int],
 ) -> list[_PlannedBatch]:
-    """What the schedule would form next, in its order: so many batches at the most, and until they may hold so many jobs.
+    """What the schedule would form next, in its order: so many batches at most, and until they may hold so many jobs.
 
-    Failed jobs are few. Of each group of them as many batches are planned as it is `trusted` to have jobs for: twice as many
-    each time.
+    Failed jobs are few. Each group of them gets as many batches as `trusted` says: twice as many each time.
     """
     found = list[tuple[Assignment, batches.BatchPlan]]()
     jobs, retries = 0, Counter[PendingJobs]()
@@ -206,7 +205,7 @@ def _form_in_group(
 ) -> tuple[Sequence[_PlannedBatch], Sequence[_PlannedBatch]] | None:
     """Forms batches of a job group in one transaction.
 
-    Returns those that were not formed, and one of each work of which nothing is left; None where the job group cannot be taken.
+    Returns those that were not formed, and one of each work without jobs left; None where the job group cannot be taken.
     """
     of_works = defaultdict[PendingJobs, list[_PlannedBatch]](list)
     for one in part:

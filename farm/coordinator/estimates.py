@@ -270,7 +270,7 @@ def _why_refused(refused: Sequence[RefusedNow], able: Sequence[DeviceNow]) -> st
     rest = [device for device in able if not device.takes_work]
     others = [device for device in rest if device.device_id not in known] or rest
     listed = some_of([f"{d.uuid} on {d.host}, {condition(d)}" for d in others], limit=3, separator="; ")
-    return f"the devices that take work refused them or failed them for good, and the others do not take any: {listed}{_how_to_resume(others)}"
+    return f"the devices that take work refused them or failed them permanently, and the others do not take any: {listed}{_how_to_resume(others)}"
 
 
 def _how_to_resume(devices: Sequence[DeviceNow]) -> str:

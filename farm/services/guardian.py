@@ -3,8 +3,8 @@
     python -I -S guardian.py GRACE_SECONDS COMMAND…
 
 Its standard input is the lifeline: the end of the process that started it closes it, however that process ends. On
-that, or on SIGTERM, the program gets SIGTERM, and after the grace time SIGKILL. Whatever the program itself started
-and left behind becomes the guardian's (PR_SET_CHILD_SUBREAPER) and is ended in the same way. The exit code is the
+that, or on SIGTERM, the program gets SIGTERM, and after the grace time SIGKILL. Every process that the program itself
+started and left behind becomes the guardian's (PR_SET_CHILD_SUBREAPER) and is ended in the same way. The exit code is the
 program's, or 128 and the number of the signal that ended it. Other files that it inherits stay open until it ends,
 so that a lock on one of them outlives a parent that is killed.
 

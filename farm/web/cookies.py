@@ -4,9 +4,9 @@ Browsers send a cookie to every port of a host, over plain HTTP as over HTTPS. W
 the browser knows the farm:
 
 - Over HTTPS the cookie has the prefix `__Host-`: it is never sent in the clear, and no other host can set it.
-- `farm serve` on loopback has a name of its own, `farm-….localhost`, which nobody else knows. Browsers resolve it to
+- `farm serve` on loopback has a name of its own, `farm-….localhost`, which is secret. Browsers resolve it to
   loopback, and send its cookie only there. A service on another port never hears of it.
-- By `localhost` or `127.0.0.1` the cookie reaches whatever listens on another port. Such a session is short.
+- By `localhost` or `127.0.0.1` the cookie reaches every service on another port. Such a session is short.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMITS_ON_SHARED_NAMES = SessionLimits(idle=timedelta(minutes=15), absolute=time
 
 
 def new_own_name() -> str:
-    """A host name of loopback with 80 random bits, which nobody can guess. RFC 6761 reserves `localhost` and all names below it."""
+    """A host name of loopback with 80 random bits, which cannot be guessed. RFC 6761 reserves `localhost` and all names below it."""
     return f"farm-{secrets.token_hex(10)}.localhost"
 
 

@@ -1,7 +1,7 @@
 """Places for requests in progress: their number, their holders, and which request ends when all are taken.
 
 When all places that a request could take are taken, the request that has been waiting for its own client for longest ends. It
-is refused itself only where all others are being worked on. Requests of signed-in users have places that nobody else takes.
+is refused itself only where all others are being worked on. Requests of signed-in users have reserved places.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_what_the_working_devices_refused_waits_for_a_drained_one() -> None:
     stuck = only(farm(LANE, devices=(LIVE, drained), refused=(refused,)))
     assert (stuck.jobs, stuck.cause) == (3, Cause.REFUSED)
     assert stuck.why == (
-        "the devices that take work refused them or failed them for good, and the others do not take any: "
+        "the devices that take work refused them or failed them permanently, and the others do not take any: "
         "GPU-5e on gpu01, drained 2 h 00 min ago: hot (by ann); farm devices resume GPU-5e puts it to work again"
     )
     another = replace(LIVE, device_id=9, uuid="GPU-9")
