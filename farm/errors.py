@@ -94,6 +94,10 @@ class BadKernelParameter(BadInput):
     """{family} does not accept {name}={value!r}: {why}."""
 
 
+class UnknownKernelParameter(BadKernelParameter):
+    """{family} has no parameter {name!r}. Its parameters are: {known}."""
+
+
 class BadConfiguration(BadInput):
     """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
 

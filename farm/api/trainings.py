@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from sqlalchemy import Connection
 from sqlalchemy.exc import NoResultFound
 
@@ -31,6 +31,12 @@ class TrainingRequest(Document):
     any_source: Annotated[bool, Field(description="Learn from recorded and imported rows too; the model says so.")] = (
         False
     )
+
+
+class TrainingOrder(TrainingRequest):
+    """The same request as a JSON body, which is validated strictly."""
+
+    model_config = ConfigDict(strict=True)
 
 
 class TrainingNow(Document):
@@ -59,7 +65,7 @@ def types(access: Access, wanted: TrainingRequest) -> list[str]:
 
 
 @operation("POST", "/trainings", role=Role.OPERATE)
-def request(access: Access, wanted: TrainingRequest) -> list[TrainingNow]:
+def request(access: Access, wanted: TrainingOrder) -> list[TrainingNow]:
     """Request a model for each device type. The farm's trainer evaluates and registers it; the better version is champion."""
     device_types = types(access, wanted)
     with access.change(request) as change:

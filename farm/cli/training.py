@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from farm.api import Farm, trainings
-from farm.api.trainings import TrainingNow, TrainingRequest
+from farm.api.trainings import TrainingNow, TrainingOrder, TrainingRequest
 from farm.broker.celery_app import make_app
 from farm.cli.campaigns import direct
 from farm.cli.output import remarks
@@ -54,7 +54,7 @@ def train_on(
     """Requests models of a farm and waits for them. `look` is called while waiting. Raises `NoWorkers`."""
     outcomes: dict[str, TrainingNow] = {}
     with remarks.status("training") as status:
-        for training in farm.ask(trainings.request, request):
+        for training in farm.ask(trainings.request, TrainingOrder(**request.model_dump())):
             status.update(f"training a model for {training.device_type}")
             outcomes[training.device_type] = _wait(farm, training, look, show=status.update)
     return outcomes

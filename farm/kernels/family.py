@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.devices import DeviceKind, DeviceTraits
-from farm.errors import BadKernelParameter
+from farm.errors import UnknownKernelParameter
 from farm.gemm import Problem
 from farm.kernels.binary import Binary, Template
 
@@ -75,4 +75,4 @@ class KernelFamily:
             if parameter.name == name:
                 return parameter
         known = ", ".join(p.name for p in self.parameters) or "none"
-        raise BadKernelParameter(family=self.name, name=name, value="…", why=f"its parameters are: {known}")
+        raise UnknownKernelParameter(family=self.name, name=name, known=known)

@@ -261,7 +261,7 @@ def test_too_much_for_a_list_is_refused(
     monkeypatch.setattr(missing_measurements, "MAX_CONFIGURATIONS", 31)
     put(H200, taken())
     announce(A100)
-    refused(command("compare", H, A, "--fill"), 2, "lacks 32 configurations", "31 at the most")
+    refused(command("compare", H, A, "--fill"), 2, "lacks 32 configurations", "at most 31")
 
 
 # --- on a farm -------------------------------------------------------------------------------------------

@@ -259,7 +259,7 @@ def test_submitting_says_that_no_trainer_is_up(
 ) -> None:
     (tmp_path / "learning.yaml").write_text(yaml.safe_dump(learning_campaign().document))
     farm, broker = farm_here(tmp_path, database_url), str(farm_services.broker_url)
-    note = "No trainer is up"
+    note = "No trainer is running"
     assert note in farm("submit", "learning.yaml", FARM_BROKER_URL=broker).stderr
     assert note not in farm("submit", "learning.yaml").stderr  # the farm's broker is not known here
     with redis.Redis.from_url(redis_client_url(broker), client_name=client_name([TRAIN_QUEUE])) as trainer:

@@ -426,7 +426,7 @@ def test_of_many_rows_the_latest_tell_the_duty_and_a_batch_that_is_cut_is_left_o
     landed(engine, device, 6, seconds=100)
     landed(engine, device, 6, seconds=0.4, ago=-0.5)
     assert shares(engine, small) == {"CPU-1": (12.0, pytest.approx(100.5))}
-    assert shares(engine, small, most_rows=9) == {"CPU-1": (6.0, pytest.approx(0.4))}
+    assert shares(engine, small, max_rows=9) == {"CPU-1": (6.0, pytest.approx(0.4))}
 
 
 def test_sentinels_are_part_of_the_duty_and_other_campaigns_are_not(

@@ -402,7 +402,7 @@ def test_a_change_without_its_record_is_not_kept(engine: Engine) -> None:
 
     with pytest.raises(DBAPIError, match="full"):
         make(recorded=True)
-    with pytest.raises(RuntimeError, match="does not say what"):
+    with pytest.raises(RuntimeError, match="does not record what it changed"):
         make(recorded=False)
     with engine.connect() as connection:
         assert tokens.list_tokens(connection) == []

@@ -199,7 +199,7 @@ def test_a_parameter_that_is_written_as_no_whole_number_is_named(tile):
 def test_unknown_families_and_parameters_name_the_known_ones():
     with pytest.raises(UnknownFamily, match="blas, tiled, cublaslt, cutlass"):
         Kernel.of("tile")
-    with pytest.raises(BadKernelParameter, match="its parameters are: tile"):
+    with pytest.raises(BadKernelParameter, match="Its parameters are: tile"):
         Kernel.of("tiled", stages=3)
 
 
