@@ -28,6 +28,7 @@ from benchmarks.farms import farm_home
 from farm.api import OPERATIONS, PREFIX
 from farm.api.access import Access
 from farm.db.engine import make_engine
+from farm.db.states import Role
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import settings
@@ -113,9 +114,12 @@ DOCUMENT = """{"name": "made-up", "owner": "owner", "targets": "any", "problems"
 PATHS = {
     known.name: known.path
     for known in OPERATIONS.values()
-    if known.method == "GET" and known.tag not in ("models", "comparing", "reports")
+    if known.method == "GET"
+    and known.tag not in ("models", "comparing", "reports")
+    and Role.OPERATE.may(known.role)  # the role of `farm serve --no-tokens`
+    and "{" not in known.path.replace("{campaign}", "")
 }
-"""Models are asked of MLflow and loaded once: what they take is in predict_speed, and that of a report in report_speed."""
+"""Models are loaded from MLflow once: what they take is in predict_speed, and that of a report in report_speed."""
 
 
 def questions(campaign: str, rows: int) -> dict[str, str]:

@@ -349,7 +349,7 @@ class Forbidden(FarmError):
 
 
 class RoleTooSmall(Forbidden):
-    """The token of {name} may {role}; this needs one that may {needed}."""
+    """The token of {name} has the role {role}. This needs the role {needed}."""
 
 
 class NotYourCampaign(Forbidden):

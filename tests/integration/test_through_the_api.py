@@ -306,7 +306,7 @@ def test_a_token_says_who_may_do_what(engine: Engine, small: campaigns.Stored, t
         refused(run("status", FARM_API_URL=url), 3, "A token is needed", "FARM_API_TOKEN")
         assert run("status", FARM_API_URL=url, FARM_API_TOKEN=reader).returncode == 0
         told = run("cancel", "small", FARM_API_URL=url, FARM_API_TOKEN=reader)
-        refused(told, 3, "The token of ann may read; this needs one that may submit")
+        refused(told, 3, "The token of ann has the role read. This needs the role submit")
         assert reader not in told.stderr
         with engine.begin() as connection:
             tokens.revoke(connection, "ann")

@@ -33,7 +33,8 @@ def test_each_role_is_let_do_what_it_may_and_nobody_else_is_let_in(api_with_toke
                 error = told(answer)
                 assert error["kind"] == "RoleTooSmall"
                 assert (
-                    error["message"] == f"The token of {names[role]} may {role}; this needs one that may {known.role}."
+                    error["message"]
+                    == f"The token of {names[role]} has the role {role}. This needs the role {known.role}."
                 )
 
 
