@@ -149,7 +149,9 @@ class Settings(BaseSettings):
         default=1_000_000, ge=0, description="open jobs that an owner with the role submit may have; 0: no limit"
     )
     quota_device_seconds: float = Field(
-        default=5_000_000.0, ge=0, description="estimated device time that such an owner may have underway; 0: no limit"
+        default=5_000_000.0,
+        ge=0,
+        description="estimated device time that such an owner may have in progress; 0: no limit",
     )
     quota_max_priority: int = Field(
         default=0, ge=-100, le=100, description="highest priority that such an owner may give a campaign"

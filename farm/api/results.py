@@ -216,7 +216,7 @@ def rows(
     )
 
 
-def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **asked: Any) -> Results:
+def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **query: Any) -> Results:
     """All that match, or as many as `limit` says, page by page where one answer cannot hold them.
 
     Raises `BadInput` where pages are needed, and the rows are not asked for in the order of pages.
@@ -224,16 +224,18 @@ def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **a
     found, commands, identities = list[dict[str, Any]](), list[str](), list[Identity | None]()
     after = None
     while True:
-        most = min(farm.rows_at_once, farm.rows_at_once if limit is None else limit - len(found))
-        page = farm.ask(rows, **asked, sort=sort, after=after, limit=most)
+        page_size = min(farm.rows_at_once, farm.rows_at_once if limit is None else limit - len(found))
+        page = farm.ask(rows, **query, sort=sort, after=after, limit=page_size)
         found += page.rows
         commands += page.commands or ()
         identities.append(page.identity)
         after = page.next
-        if len(found) == limit or len(page.rows) < most:
+        if len(found) == limit or len(page.rows) < page_size:
             break
         if after is None:
-            raise BadInput(detail=f"The API returns at most {most:,} sorted rows. Add --limit, or leave out --sort.")
+            raise BadInput(
+                detail=f"The API returns at most {page_size:,} sorted rows. Add --limit, or leave out --sort."
+            )
     one_type = len({None if i is None else i.type for i in identities}) == 1
     return Results(rows=found, identity=identities[0] if one_type else None, commands=commands, next=after)
 

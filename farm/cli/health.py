@@ -14,7 +14,7 @@ from farm.settings import settings
 
 
 class DeviceUnwell(FarmError):
-    """{unwell} of {devices} devices need a look: {which}."""
+    """{unhealthy} of {devices} devices need a look: {which}."""
 
     exit_code = 7
 
@@ -43,4 +43,4 @@ def health(
         health_view.show(found)
     if found.unwell:
         listed = [f"{one.uuid} on {one.host} ({one.verdict})" for one in found.devices if one.verdict.alarms]
-        raise DeviceUnwell(unwell=len(listed), devices=len(found.devices), which=some_of(listed, limit=4))
+        raise DeviceUnwell(unhealthy=len(listed), devices=len(found.devices), which=some_of(listed, limit=4))
