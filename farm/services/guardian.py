@@ -68,11 +68,12 @@ def collect(statuses: dict[int, int]) -> bool:
 def children() -> list[int]:
     """Our children now, adopted ones included."""
     found = []
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    # Not `Path.glob`: it looks at each file itself, and fails where a process ends at that moment (ESRCH).
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            parent = pathlib.Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
             if int(parent) == os.getpid():
-                found.append(int(stat.parent.name))
+                found.append(int(name))
     return found
 
 
