@@ -274,6 +274,7 @@ def farm() -> Iterator[Farm]:
         yield Farm(folder, devices="recorded:quick.parquet,recorded:slow.parquet")
 
 
+@pytest.mark.long
 def test_a_farm_at_work_measures_what_was_missing(farm: Farm) -> None:
     """Two recorded devices, of which one lacks half; filled, both have all."""
     configurations = [Configuration.parse(f"blas(threads=1) {m}x64x64 f32") for m in range(16, 16 * 13, 16)]

@@ -148,6 +148,7 @@ def test_a_device_that_cannot_be_opened_is_quarantined_with_its_reason(farm: Far
     assert other.json("run", "--no-train", "campaign.yaml")["counts"]["done"] == 12
 
 
+@pytest.mark.long
 def test_running_it_again_measures_nothing_again_and_keeps_the_champion(farm: Farm, report: Any) -> None:
     before = farm.json("results")
     again = farm.json("run", "campaign.yaml")

@@ -286,6 +286,7 @@ def formed(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM batches")).scalar_one())
 
 
+@pytest.mark.long
 def test_a_frozen_leader_is_replaced_and_when_it_wakes_up_it_writes_nothing_and_waits(
     engine: Engine, start: Start, announce: Announce, submit: Submit
 ) -> None:
@@ -312,6 +313,7 @@ def test_a_frozen_leader_is_replaced_and_when_it_wakes_up_it_writes_nothing_and_
     assert first.stop() == 0
 
 
+@pytest.mark.long
 def test_a_leader_that_is_cut_off_steps_down_and_is_replaced(
     engine: Engine, start: Start, cable: Cable, database_url: str
 ) -> None:

@@ -105,6 +105,7 @@ HANDED_BACK = "SELECT count(*) FROM batches WHERE end_reason LIKE '%killed by si
 # --- real processes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_scraped_agrees_with_the_database_though_a_child_dies(
     engine: Engine, submit: Submit, start: Start, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_what_is_scraped_agrees_with_the_database_though_a_child_dies(
     assert not answers(worker_port)
 
 
+@pytest.mark.long
 def test_the_farm_is_shown_by_the_coordinator_that_leads(engine: Engine, announce: Announce, start: Start) -> None:
     announce(cpu())
     first_port, second_port = free_port(), free_port()

@@ -37,6 +37,7 @@ def doctor(command: Command) -> dict[str, Any]:
     return {one["check"]: one for one in json.loads(command("doctor", "--json").stdout)}
 
 
+@pytest.mark.long
 def test_a_database_that_takes_no_writes_is_named_wherever_nothing_moves(
     engine: Engine, small: Stored, command: Command
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_standby_is_named_whatever_its_settings_are() -> None:
     assert obstacles.why_read_only(standby=False, refuses=False, source="default") is None
 
 
+@pytest.mark.long
 def test_who_holds_the_row_of_the_leader_is_named_where_no_coordinator_can_lead(
     engine: Engine, small: Stored, command: Command
 ) -> None:

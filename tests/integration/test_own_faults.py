@@ -276,6 +276,7 @@ def start(tmp_path: Path, database_url: str, farm_services: ServiceUrls) -> Iter
         yield starting
 
 
+@pytest.mark.long
 def test_a_database_that_is_read_only_for_a_while_costs_no_job_an_attempt(
     engine: Engine, submit: Submit, start: Start
 ) -> None:

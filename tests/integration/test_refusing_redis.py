@@ -60,6 +60,7 @@ def _heal(client: redis.Redis) -> None:
     client.config_set("stop-writes-on-bgsave-error", "no")
 
 
+@pytest.mark.long
 def test_a_worker_and_a_coordinator_wait_for_a_redis_that_refuses_and_go_on(
     engine: Engine, submit: Callable[[Campaign], Stored], broker: redis.Redis, redis_port: int, tmp_path: Path,
     database_url: str, caplog: pytest.LogCaptureFixture,
@@ -97,6 +98,7 @@ def test_a_worker_and_a_coordinator_wait_for_a_redis_that_refuses_and_go_on(
         assert worker.stop() == 0
 
 
+@pytest.mark.long
 def test_programs_that_start_while_redis_refuses_wait_and_doctor_names_the_reason(
     engine: Engine, broker: redis.Redis, redis_port: int, tmp_path: Path, database_url: str
 ) -> None:
@@ -118,6 +120,7 @@ def test_programs_that_start_while_redis_refuses_wait_and_doctor_names_the_reaso
         assert trainer.stop() == 0
 
 
+@pytest.mark.long
 def test_a_coordinator_whose_redis_refuses_names_the_step_until_it_works_again(
     engine: Engine, submit: Callable[[Campaign], Stored], announce: Callable[[DeviceIdentity], int], broker: redis.Redis,
     redis_port: int, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

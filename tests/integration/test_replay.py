@@ -93,6 +93,7 @@ def follow_hints(folder: Path, said: str) -> list[str]:
     return ran
 
 
+@pytest.mark.long
 def test_an_export_of_ones_own_is_replayed_with_all_that_it_recorded(folder: Path) -> None:
     """Of two cards that measured the same, and a third of the campaign's rows: each card answers for itself."""
     whole = pq.read_table(SHIPPED["compare-cards"].parts[0].path)

@@ -61,6 +61,7 @@ def unfit_recording(folder: Path) -> Path:
     return folder / "unfit.parquet"
 
 
+@pytest.mark.long
 def test_under_the_role_a_campaign_is_measured_to_its_end_though_a_child_dies_and_a_device_is_unfit(
     engine: Engine, submit: Callable[[Campaign], Stored], url: str, name: str, tmp_path: Path, database_url: str,
     farm_services: ServiceUrls,

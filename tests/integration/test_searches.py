@@ -590,6 +590,7 @@ def replayed(tmp_path: Path) -> Iterator[Path]:
     return file
 
 
+@pytest.mark.long
 def test_a_coordinator_is_killed_between_two_rounds_and_another_goes_on(
     engine: Engine, farm_services: ServiceUrls, database_url: str, tmp_path: Path, replayed: Path, submit: Submit
 ) -> None:

@@ -55,6 +55,7 @@ def value(engine: Engine, statement: str) -> object:
         return connection.execute(text(statement)).scalar_one()
 
 
+@pytest.mark.long
 def test_a_campaign_is_submitted_learned_from_and_ends_with_every_program_under_its_role(
     engine: Engine, urls: Mapping[Service, str], database_url: str, farm_services: ServiceUrls, tmp_path: Path,
     new_registry: Callable[[Path], str],

@@ -847,6 +847,7 @@ def hasty(database_url: str) -> Iterator[Engine]:
 EXAMPLES = int(os.environ.get("FARM_TEST_EXAMPLES", "0"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(0 if EXAMPLES else 300)
 def test_any_order_of_faults_loses_no_job_and_measures_none_twice(hasty: Engine) -> None:
     class Farm(FarmMachine):

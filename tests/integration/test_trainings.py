@@ -440,6 +440,7 @@ def test_a_training_whose_trainer_is_killed_in_the_middle_is_carried_out_by_anot
     assert [model.version for model in registry.list_models(tracking_uri)] == ["1"]
 
 
+@pytest.mark.long
 def test_a_trainer_that_was_paused_and_comes_back_registers_and_writes_nothing(
     measured: Engine, app: Celery, trainer: Callable[..., Trainer], tracking_uri: str
 ) -> None:

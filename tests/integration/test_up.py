@@ -143,6 +143,7 @@ def test_what_dies_is_replaced(home: Path, farm_settings: Settings, up: Up) -> N
     stop_in_background(farm_settings)
 
 
+@pytest.mark.long
 def test_a_trainer_runs_only_while_it_has_work(home: Path, farm_settings: Settings) -> None:
     script = home.parent / "supervisor.py"
     script.write_text(ON_DEMAND)

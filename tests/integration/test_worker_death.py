@@ -36,6 +36,7 @@ def scalar(engine: Engine, statement: str) -> int:
         return int(connection.execute(text(statement)).scalar_one())
 
 
+@pytest.mark.long
 def test_a_killed_child_costs_its_job_one_attempt_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = EXAMPLES / "datasets" / "nvidia-h200-paper-tiled.parquet"
     monkeypatch.setenv("FARM_DEVICES", f"recorded:{recording}?scale=0.04")

@@ -219,6 +219,7 @@ migrate.head = lambda: "9999"
 """As sitecustomize: the farm that belongs to the database of `NEXT`."""
 
 
+@pytest.mark.long
 def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_then_new_ones_with_an_old_one(
     engine: Engine, submit: Submit, farm_services: ServiceUrls, tmp_path: Path, database_url: str
 ) -> None:
@@ -272,6 +273,7 @@ def test_a_farm_is_upgraded_without_a_stop_old_workers_with_a_new_coordinator_th
         assert coordinator.stop() == 0
 
 
+@pytest.mark.long
 def test_a_worker_waits_for_a_database_that_is_not_upgraded_and_refuses_one_that_is_too_new(
     farm_services: ServiceUrls, tmp_path: Path, database_url: str
 ) -> None:

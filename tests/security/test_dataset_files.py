@@ -60,6 +60,7 @@ def one_line(path: Path) -> None:
     path.write_bytes(gzip.compress(head) + block * 64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "make", "arguments"),
     [

@@ -108,6 +108,7 @@ def test_connections_and_bodies_that_never_end_keep_nobody_out(farm: Farm) -> No
     assert farm.get(f"{PREFIX}/devices").status_code == 200
 
 
+@pytest.mark.long
 def test_headers_that_come_byte_by_byte_have_a_deadline(farm: Farm) -> None:
     with farm.connect() as slow:
         since = time.monotonic()
@@ -118,6 +119,7 @@ def test_headers_that_come_byte_by_byte_have_a_deadline(farm: Farm) -> None:
         assert HEADER_SECONDS / 2 < time.monotonic() - since < HEADER_SECONDS + PATIENCE
 
 
+@pytest.mark.long
 def test_heavy_checks_stop_neither_others_nor_the_end_of_the_server(farm: Farm) -> None:
     with ThreadPoolExecutor(20) as attackers:
         heavy = [attackers.submit(farm.check, TWENTY_MILLIONS) for _ in range(20)]

@@ -232,6 +232,7 @@ def check_log(program: Program) -> None:
 # --- consumers ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_worker_measures_on_after_each_attack_with_the_same_processes(
     engine: Engine, broker: redis.Redis, url: str, app: Celery, tmp_path: Path, database_url: str
 ) -> None:
@@ -288,6 +289,7 @@ def submit(engine: Engine, campaign: Campaign) -> None:
         campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
 
+@pytest.mark.long
 def test_a_trainer_goes_on_after_each_attack(
     engine: Engine, broker: redis.Redis, url: str, app: Celery, tmp_path: Path, database_url: str,
     new_registry: Callable[[Path], str],
@@ -316,6 +318,7 @@ def test_a_trainer_goes_on_after_each_attack(
         assert trainer.stop() == 0
 
 
+@pytest.mark.long
 def test_a_builder_goes_on_after_each_attack(broker: redis.Redis, url: str, app: Celery, tmp_path: Path) -> None:
     consumer = (sys.executable, "-c", CONSUMER, url, "workers.building", "threads", BUILD_QUEUE)
     with programs(tmp_path, FARM_DATABASE_URL="postgresql://nobody@127.0.0.1:1/farm") as start:

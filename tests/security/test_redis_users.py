@@ -123,6 +123,7 @@ def test_a_user_has_the_commands_on_keys_that_it_needs_and_no_other(port: int, u
             assert is_refused(broker, *line.split()) != expected, line
 
 
+@pytest.mark.long
 def test_nobody_is_let_in_without_a_name_or_with_the_password_of_another_user(port: int) -> None:
     with redis.Redis(port=port) as broker, pytest.raises(redis.exceptions.AuthenticationError):
         broker.ping()
@@ -145,6 +146,7 @@ def test_each_user_finds_redis_ready(port: int, user: RedisUser) -> None:
     assert why_broker_takes_no_messages(url(port, user), timeout_s=5.0) is None
 
 
+@pytest.mark.long
 def test_programs_measure_build_and_train_under_their_users(
     engine: Engine, port: int, tmp_path: Path, database_url: str, new_registry: Callable[[Path], str]
 ) -> None:
@@ -182,6 +184,7 @@ def test_programs_measure_build_and_train_under_their_users(
             assert program.stop() == 0
 
 
+@pytest.mark.long
 def test_workers_with_the_old_password_wait_and_take_no_messages_and_those_with_the_new_one_go_on(
     engine: Engine, tmp_path: Path, database_url: str
 ) -> None:

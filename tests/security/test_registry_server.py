@@ -90,6 +90,7 @@ def registry(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("credentials", [None, ("farm", "guessed"), ("admin", "password1234")])
 def test_who_has_no_password_reads_and_plants_nothing(
     registry: tuple[str, psutil.Process], credentials: tuple[str, str] | None

@@ -270,6 +270,7 @@ def test_every_operation_is_tried() -> None:
     } <= names  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_is_written_anywhere_stays_words(api_with_tokens: Served, engine: Engine) -> None:
     api = api_with_tokens.asking("admin")
     for known in OPERATIONS.values():

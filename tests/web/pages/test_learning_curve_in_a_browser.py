@@ -80,6 +80,7 @@ def lines_of(page: Any) -> list[list[float]]:
     return found
 
 
+@pytest.mark.long
 def test_a_curve_grows_while_somebody_looks_and_its_plot_is_never_taken_away(
     browser: Any, served: str, engine: Engine, campaign_id: int
 ) -> None:

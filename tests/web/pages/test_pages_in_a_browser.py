@@ -112,6 +112,7 @@ def tab(browser: Any, browsed_farm: BrowsedFarm) -> Iterator[Callable[..., Any]]
     assert [one for one in complaints if not any(words in one for words in refusals)] == []
 
 
+@pytest.mark.long
 def test_a_campaign_is_submitted_after_its_mistakes_and_watched_to_its_end(tab: Callable[..., Any]) -> None:
     own = CAMPAIGN.replace("seen-in-a-browser", "watched-to-its-end")  # whatever ran before, it is not there yet
     page = tab()
