@@ -14,6 +14,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
+from farm.charts import matplotlib_renderer
+from farm.charts.matplotlib_renderer import PageImages
 from farm.db import measurements
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
@@ -86,6 +88,19 @@ class Page(HTMLParser):
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
     return farm_here(tmp_path, database_url)
+
+
+@pytest.fixture
+def rendered() -> None:
+    """For a test that looks at the pictures of its page."""
+
+
+@pytest.fixture(autouse=True)
+def pictures_of_one_pixel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering the pictures takes nine tenths of the time of a page, and most tests read its words alone."""
+    if "rendered" not in request.fixturenames:
+        pixel = PageImages(b"\x89PNG", b"\x89PNG", 1, 1)
+        monkeypatch.setattr(matplotlib_renderer, "page_images", lambda described: pixel)
 
 
 @pytest.fixture
@@ -166,6 +181,7 @@ def made(command: Command, *arguments: str) -> dict[str, Any]:
 # --- the page --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_page_is_whole_needs_no_network_and_is_not_large(command: Command, land: Landed, tmp_path: Path) -> None:
     land(taken)
     done = command("report", "tiles")
@@ -186,6 +202,7 @@ def test_a_page_is_whole_needs_no_network_and_is_not_large(command: Command, lan
     assert "sendChartToCloud" in charts.partition("modeBarButtonsToRemove: [")[2].partition("]")[0]
 
 
+@pytest.mark.usefixtures("rendered")
 def test_each_chart_is_there_as_a_figure_and_as_a_picture_that_says_what_it_shows(
     command: Command, land: Landed, tmp_path: Path
 ) -> None:

@@ -315,19 +315,20 @@ from farm.services import task_runner
 from support.cheap_training import cheap_trainings
 from trainer import main, registry
 
-learn, folder = registry.learn, pathlib.Path(os.environ["TEST_FOLDER"])
+folder = pathlib.Path(os.environ["TEST_FOLDER"])
 
 def slowly(*arguments):
-    learned = learn(*arguments)
+    learned = learn_once(*arguments)
     (folder / f"learned-{os.getpid()}").touch()
     while not (folder / f"go-on-{os.getpid()}").exists():
         time.sleep(0.02)
     return learned
 
-if "TEST_SLOWLY" in os.environ:
-    registry.learn = slowly
 task_runner.HEARTBEAT_SECONDS = 0.1
 with cheap_trainings():
+    learn_once = registry.learn
+    if "TEST_SLOWLY" in os.environ:
+        registry.learn = slowly
     main.main()
 """
 """`farm-trainer`, which speaks more often and learns less; a slow one does not finish learning before it is told to go on."""

@@ -292,9 +292,15 @@ def test_no_more_replays_are_queued_at_first_than_a_row_needs(
 
 
 @pytest.fixture
-def answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limiter that takes so long that no pause of this machine is longer."""
+def answers_late(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy) -> None:
+    """A limiter that takes so long that no pause of this machine is longer, and a card that does not use its processor."""
     monkeypatch.setattr(cuda_tiers, "ANSWER_SECONDS", LATE_SECONDS)
+
+    def waits(a: Any, b: Any) -> Any:
+        time.sleep(0.001)
+        return a @ b
+
+    cupy.gemm = waits
 
 
 LATE_SECONDS = 2.0
