@@ -258,6 +258,7 @@ def epoch(engine: Engine) -> int:
     return number(engine, "SELECT max(session_epoch) FROM devices WHERE last_seen_at > first_seen_at")
 
 
+@pytest.mark.long
 def test_a_second_worker_of_a_host_ends_and_says_who_serves_the_device(engine: Engine, start: Start) -> None:
     first = start(FARM_WORKER, "--devices", "cpu", name="first")
     eventually(lambda: epoch(engine) == 1)

@@ -178,6 +178,7 @@ def test_a_device_is_left_in_good_order_though_its_process_is_still_starting(
     assert (device["live"], device["silent_s"]) == (False, None)
 
 
+@pytest.mark.long
 def test_farm_worker_waits_for_a_database_that_does_not_answer(
     engine: Engine, farm_worker: Callable[..., FarmWorker], connections: Callable[[bool], None], database_url: str
 ) -> None:

@@ -536,6 +536,7 @@ def builders(engine: Engine) -> int:
         return len(kernels.builders(connection, silent_after=60))
 
 
+@pytest.mark.long
 def test_builders_build_each_kernel_once_for_the_whole_farm(
     engine: Engine, gpu: int, stored: Stored, start_program: Start, toolkit: Toolkit, tmp_path: Path
 ) -> None:

@@ -440,6 +440,7 @@ def test_reading_and_copying_into_a_table_of_ones_own_is_holding_nothing(engine:
         assert locks.holders(connection, longer_than=0) == []
 
 
+@pytest.mark.long
 def test_status_and_doctor_say_who_holds_what_and_which_jobs_wait(
     engine: Engine, device: int, small: Stored, tmp_path: object, database_url: str
 ) -> None:

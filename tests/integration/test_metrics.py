@@ -188,6 +188,7 @@ def test_the_farm_is_shown_by_the_coordinator_that_leads(engine: Engine, announc
     assert Scrape(second_port)("coordinator_term") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "variable"), [(COORDINATOR, "FARM_COORDINATOR_METRICS"), (FARM_WORKER, "FARM_WORKER_METRICS")]
 )
@@ -231,6 +232,7 @@ def test_a_farm_worker_that_was_killed_leaves_no_files_behind_for_long(
     assert folders() == []
 
 
+@pytest.mark.long
 def test_without_metrics_there_is_no_folder_and_nothing_of_prometheus_is_loaded(
     engine: Engine, submit: Submit, start: Start, tmp_path: Path
 ) -> None:

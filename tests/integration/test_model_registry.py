@@ -306,6 +306,7 @@ def test_a_model_loads_where_nothing_of_the_farm_is_installed(
         assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
 
 
+@pytest.mark.long
 def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_it(
     trained: SimpleNamespace, model: object, tmp_path: Path
 ) -> None:

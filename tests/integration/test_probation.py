@@ -280,6 +280,7 @@ def test_the_pause_before_a_trial_doubles_and_goes_on_after_a_relapse(
     assert pause() == 64
 
 
+@pytest.mark.long
 def test_the_doctor_names_devices_that_take_no_jobs(
     engine: Engine, bad: int, tmp_path: Path, database_url: str
 ) -> None:

@@ -132,6 +132,7 @@ def old_farm() -> Iterator[SharedServer]:
         yield server
 
 
+@pytest.mark.long
 def test_a_filled_farm_of_one_superuser_goes_over_to_roles(old_farm: SharedServer, tmp_path: Path) -> None:
     """The steps of docs/operating.md, "From one superuser to roles"."""
 

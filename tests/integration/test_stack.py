@@ -98,6 +98,7 @@ def test_ctrl_c_does_not_reach_them(home: Path, tmp_path: Path, program: Make) -
         assert os.getsid(pid) != os.getsid(0)
 
 
+@pytest.mark.long
 def test_what_does_not_end_in_its_grace_time_is_killed_with_all_it_started(
     home: Path, tmp_path: Path, program: Make
 ) -> None:

@@ -54,6 +54,7 @@ def number(engine: Engine, statement: str) -> int:
         return int(connection.execute(text(statement)).scalar_one() or 0)
 
 
+@pytest.mark.long
 def test_no_job_is_marked_after_a_campaign_is_stopped_and_what_was_in_hand_is_stored(
     engine: Engine, submit: Callable[[Campaign], Stored], farm_services: ServiceUrls, tmp_path: Path, database_url: str
 ) -> None:

@@ -329,6 +329,7 @@ def test_a_wrong_url_is_told(tmp_path: Path, url: str, code: int, says: str) -> 
     assert "secret" not in told.stderr
 
 
+@pytest.mark.long
 def test_doctor_looks_at_the_api(api: str, tmp_path: Path) -> None:
     run = farm_here(tmp_path, "")
     for url, state in ((api, "ok"), ("http://127.0.0.1:1", "missing")):

@@ -421,6 +421,7 @@ def heard_of_after_s(engine: Engine, training_id: int) -> float:
     return float((found["heard_of_at"] - found["started_at"]).total_seconds())
 
 
+@pytest.mark.long
 def test_a_training_whose_trainer_is_killed_in_the_middle_is_carried_out_by_another(
     measured: Engine, app: Celery, trainer: Callable[..., Trainer], tracking_uri: str
 ) -> None:
@@ -480,6 +481,7 @@ def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_l
     assert came["cpu-test"].outcome["rows"] == 12
 
 
+@pytest.mark.long
 def test_messages_that_name_no_training_are_refused_and_harm_nothing(
     measured: Engine, app: Celery, trainer: Callable[..., Trainer]
 ) -> None:

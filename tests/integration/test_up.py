@@ -131,6 +131,7 @@ def test_down_leaves_what_another_command_uses(home: Path, farm_settings: Settin
         assert ask(urls.database_url, "SELECT 1") == (1,)
 
 
+@pytest.mark.long
 def test_what_dies_is_replaced(home: Path, farm_settings: Settings, up: Up) -> None:
     stack, _ = up()
     for child in psutil.Process(stack.programs["workers"]["pid"]).children():
@@ -177,6 +178,7 @@ def test_a_trainer_runs_only_while_it_has_work(home: Path, farm_settings: Settin
     assert is_consumed(farm_settings, TRAIN_QUEUE) is False  # nor where the broker does not run
 
 
+@pytest.mark.long
 def test_after_a_killed_supervisor_the_next_up_starts_anew(home: Path, farm_settings: Settings, up: Up) -> None:
     first, _ = up()
     os.kill(first.pid, signal.SIGKILL)
@@ -229,6 +231,7 @@ def test_down_with_nothing_running_says_so_and_makes_no_home(home: Path) -> None
     assert not home.exists()
 
 
+@pytest.mark.long
 def test_up_without_workers_and_trainer_runs_a_coordinator(home: Path) -> None:
     command = [sys.executable, "-c", "from farm.cli import main; main()"]
 

@@ -19,6 +19,8 @@ import farm
 from support.homes import eventually
 from support.shared_server import SharedServer, shared_server
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(farm.__file__).parent.parent
 SERVICE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["mlflow"]
 PASSWORD = "of the registry, 1"
@@ -90,7 +92,6 @@ def registry(server: SharedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         process.wait()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("credentials", [None, ("farm", "guessed"), ("admin", "password1234")])
 def test_who_has_no_password_reads_and_plants_nothing(
     registry: tuple[str, psutil.Process], credentials: tuple[str, str] | None

@@ -607,6 +607,7 @@ def recording(
             thread.join()
 
 
+@pytest.mark.long
 def test_a_service_on_another_port_gets_nothing_of_a_browser_that_is_signed_in(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

@@ -440,6 +440,7 @@ def test_a_process_that_does_not_open_its_device_is_ended(here: Path) -> None:
     assert processes_under(here) == []
 
 
+@pytest.mark.long
 def test_a_process_that_ignores_signals_is_ended_with_all_that_it_started(here: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     another = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"

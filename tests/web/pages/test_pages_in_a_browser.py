@@ -14,6 +14,8 @@ from support.visiting import chromium, chromium_path
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 playwright = pytest.importorskip("playwright.sync_api")
 
+pytestmark = pytest.mark.long
+
 WITHIN_MS = 60_000
 playwright.expect.set_options(timeout=WITHIN_MS)
 NARROW, WIDE = 400, 1400
@@ -112,7 +114,6 @@ def tab(browser: Any, browsed_farm: BrowsedFarm) -> Iterator[Callable[..., Any]]
     assert [one for one in complaints if not any(words in one for words in refusals)] == []
 
 
-@pytest.mark.long
 def test_a_campaign_is_submitted_after_its_mistakes_and_watched_to_its_end(tab: Callable[..., Any]) -> None:
     own = CAMPAIGN.replace("seen-in-a-browser", "watched-to-its-end")  # whatever ran before, it is not there yet
     page = tab()
@@ -250,7 +251,6 @@ def test_all_of_it_works_without_scripts(tab: Callable[..., Any]) -> None:
     playwright.expect(page.get_by_role("alert")).to_contain_text("campaign.yaml:1")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_in_both_schemes_and_fit_narrow_and_wide_windows(
     tab: Callable[..., Any], scheme: str
