@@ -118,6 +118,7 @@ def test_only_loopback_is_safe_without_tokens_or_encryption(host: str, safe: boo
             require_safe(host, tokens=True, encrypted=False)
 
 
+@pytest.mark.long
 def test_a_certificate_that_is_none_is_said(engine: Engine, database_url: str, tmp_path: Path) -> None:
     shown, key = certificate(tmp_path, "localhost")
     _, other_key = certificate(tmp_path, "other")

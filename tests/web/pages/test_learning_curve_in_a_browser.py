@@ -24,6 +24,8 @@ from support.visiting import chromium, chromium_path
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 playwright = pytest.importorskip("playwright.sync_api")
 
+pytestmark = pytest.mark.long
+
 WITHIN_MS = 60_000
 playwright.expect.set_options(timeout=WITHIN_MS)
 NARROW, WIDE = 400, 1400
@@ -80,7 +82,6 @@ def lines_of(page: Any) -> list[list[float]]:
     return found
 
 
-@pytest.mark.long
 def test_a_curve_grows_while_somebody_looks_and_its_plot_is_never_taken_away(
     browser: Any, served: str, engine: Engine, campaign_id: int
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_curve_grows_while_somebody_looks_and_its_plot_is_never_taken_away(
     playwright.expect(page.get_by_text(f"No further round is measured: {curves.BUDGET_USED}.")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_curve_is_drawn_in_the_colours_of_its_page_and_fits_narrow_windows(
     browser: Any, served: str, engine: Engine, campaign_id: int, scheme: str
 ) -> None:
