@@ -344,7 +344,8 @@ def _annotate(axes: Any, described: HeatMap, norm: Any, best: float, scheme: str
             light = 1 - position if described.low_is_best else position
             colour = "black" if light > 0.55 else "white"
         weight = "bold" if cell == best else "normal"
-        axes.text(column, row, number(cell), ha="center", va="center", fontsize=8, color=colour, weight=weight, in_layout=False)
+        font = {"fontsize": 8, "color": colour, "weight": weight}
+        axes.text(column, row, number(cell), ha="center", va="center", in_layout=False, **font)
 
 
 def _plain(text: str) -> str:

@@ -69,11 +69,12 @@ def children() -> list[int]:
     """Our children now, adopted ones included."""
     found = []
     # Not `Path.glob`: it looks at each file itself, and fails where a process ends at that moment (ESRCH).
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            parent = pathlib.Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.append(int(name))
+    for process in pathlib.Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+                if int(parent) == os.getpid():
+                    found.append(int(process.name))
     return found
 
 
