@@ -124,7 +124,8 @@ LIMITS = {
     (12, 0): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=100),
     (12, 1): MultiprocessorLimits(threads=1536, blocks=24, shared_kib=100),
 }
-"""By compute capability. Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
+"""By compute capability. Source: CUDA C++ Programming Guide, technical specifications per compute capability. The table of NVIDIA's
+CCCL 13.3 (`cuda/__device/arch_traits.h`) has the same numbers."""
 
 SHARED_EVERYWHERE_BYTES = 48 * 1024
 """Shared memory that a block may take on every compute capability, without opting in."""

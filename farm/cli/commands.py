@@ -139,6 +139,10 @@ class LazyGroup(QuickGroup):
         for entry in COMMANDS:
             self.add_command(LazyCommand(entry))
 
+    def get_params(self, context: Any) -> list[Any]:
+        """The options of `farm` itself, those of Typer included."""
+        return _without_types_of_flags(super().get_params(context))
+
 
 @cache
 def loaded(entry: Entry) -> Any:
@@ -155,6 +159,8 @@ def loaded(entry: Entry) -> Any:
     command = group.commands[entry.name]
     _add_completions(command, entry)
     _show_examples(command, f"farm {entry.name}")
+    for _, each in walk(command, ()):
+        _without_types_of_flags(each.get_params(each.context_class(each)))
     return command
 
 
@@ -194,6 +200,14 @@ def every_command() -> Iterator[tuple[tuple[str, ...], Any]]:
         yield from walk(loaded(entry), (entry.name,))
 
 
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """A flag takes no value, but Typer's help gives its type, `<bool>`, as that of one."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
 def _show_examples(command: Any, words: str) -> list[str]:
     """Puts the examples of a command at the end of its help. Returns them.
 
@@ -213,7 +227,11 @@ def _show_examples(command: Any, words: str) -> list[str]:
 
 
 def _without_examples(text: str | None) -> str | None:
-    return None if text is None else inspect.cleandoc(text).partition(f"\n{EXAMPLES}\n")[0].rstrip()
+    """The rest of a docstring, with each paragraph on one line: Typer keeps line breaks, and terminals are narrower."""
+    if text is None:
+        return None
+    rest = inspect.cleandoc(text).partition(f"\n{EXAMPLES}\n")[0].rstrip()
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", rest)
 
 
 def examples_of(text: str | None) -> list[str]:

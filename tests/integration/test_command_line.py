@@ -157,3 +157,4 @@ def test_every_command_explains_itself(tmp_path: Path, words: tuple[str, ...]) -
     done = farm_here(tmp_path, NOWHERE)(*words, "--help")
     assert done.returncode == 0
     assert re.search(r"Usage: .*" + r" ".join(words), done.stdout)
+    assert "<bool>" not in done.stdout, "a flag takes no value"

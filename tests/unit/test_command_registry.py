@@ -34,6 +34,7 @@ def test_a_command_is_declared_once_and_the_commands_of_a_panel_stand_together()
 
 def test_the_help_of_the_top_level_has_every_command_in_its_panel(tmp_path: Path) -> None:
     shown = farm_here(tmp_path, NOWHERE)("--help", COLUMNS="200").stdout
+    assert "<bool>" not in shown, "a flag takes no value"
     panel, seen = "", {}
     for line in shown.splitlines():
         if title := re.match(r"╭─ (.+?) ─", line):
@@ -87,6 +88,14 @@ def test_an_example_that_its_command_does_not_take_is_found(wrong: str) -> None:
     with pytest.raises(Exception, match=r"(?i)no such option|not a valid|valid integer|missing") as caught:
         parsed(shlex.split(wrong)[1:])
     assert type(caught.value).__name__ in ("NoSuchOption", "BadParameter", "MissingParameter")
+
+
+def test_a_paragraph_of_help_is_as_wide_as_the_terminal(tmp_path: Path) -> None:
+    shown = [line.strip() for line in farm_here(tmp_path, NOWHERE)("serve", "--help", COLUMNS="80").stdout.splitlines()]
+    first = next(at for at, line in enumerate(shown) if line.startswith("By default"))
+    paragraph = shown[first : shown.index("", first)]
+    assert len(paragraph) > 3
+    assert all(len(line) > 60 for line in paragraph[:-1])
 
 
 def test_help_ends_with_the_examples_word_for_word_at_80_columns(tmp_path: Path) -> None:
