@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import warnings
@@ -17,13 +16,10 @@ from pydantic import BaseModel
 from farm.campaign import Campaign, load
 from farm.campaign.strategies import STRATEGIES
 from farm.campaign.values import JsonSchema
+from support.docs_scripts import docs_script
 
 ROOT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location("campaign_keys", ROOT / "docs" / "campaign_keys.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-KEYS = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(KEYS)
+KEYS = docs_script("campaign_keys")
 DOCS = (ROOT / "docs" / "campaigns.md").read_text()
 EXAMPLES = sorted((ROOT / "examples" / "campaigns").glob("*.yaml"))
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-import farm
-
-ROOT = Path(farm.__file__).parent.parent
+from support.docs_scripts import docs_script
 
 
 @pytest.fixture(scope="module")
 def prose() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prose", ROOT / "docs" / "prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("prose")
 
 
 def test_paragraphs_items_and_cells_are_texts_of_their_own(prose: ModuleType) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 from unittest.mock import MagicMock
 
 import pytest
 
 from farm.api import OPERATIONS
+from support.docs_scripts import docs_script
 
-HOOKS = Path(__file__).parents[2] / "docs" / "hooks.py"
 MKDOCS = (
     "mkdocs",
     "mkdocs.config",
@@ -27,12 +25,7 @@ MKDOCS = (
 def hooks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name in MKDOCS:
         monkeypatch.setitem(sys.modules, name, MagicMock())
-    spec = importlib.util.spec_from_file_location("hooks", HOOKS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_script("hooks")
 
 
 def test_the_reference_of_the_http_api_has_every_operation_with_its_parameters_and_fields(hooks: ModuleType) -> None:
