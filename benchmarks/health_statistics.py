@@ -87,7 +87,7 @@ def _rows(device: Any, cell: Any, when: Any, log_ms: Any, power_w: Any, temperat
         when=when,
         runtime_ms=np.exp(log_ms),
         power_w=power_w,
-        runtime_sustained_ms=np.full(count, np.nan),
+        runtime_settled_ms=np.full(count, np.nan),
         temperature_c=temperature_c,
         power_limit_w=np.full(count, 700.0),
         reasons=np.zeros(count, np.int64),

@@ -68,7 +68,7 @@ def imported(table: CardTable) -> pd.DataFrame:
     found = []
     for row in table.reader().rows(lambda _: None):
         one = row.measurement
-        energy = energy_mj(one.power_w, one.runtime_ms, one.runtime_sustained_ms)
+        energy = energy_mj(one.power_w, one.runtime_ms, one.runtime_settled_ms)
         found.append({
             **{"row": row.number, "device_type": row.device, "device_uuid": row.device, "source": str(one.source)},
             **row.configuration.columns(),

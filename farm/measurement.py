@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from farm.protocols import ProtocolName
 from farm.schema.column import Column, Group
 
 ALL_FAMILIES = "all"
@@ -54,6 +55,11 @@ PowerWish = Literal["none", "fraction", "all"]
 class MeasuringRules(_Rules):
     """The `measure` section of a campaign file."""
 
+    protocol: ProtocolName = Field(
+        default=ProtocolName.FARM,
+        description="the rules by which times are taken: `farm`, `fixed-power`, `fixed-frequency`, `do-bench`, `nvbench`,"
+        " `aiconfigurator` or `server`; see [measuring](measuring.md#protocols)",
+    )
     timing: TimingRules = Field(default=TimingRules(), description="when timing stops, see below")
     operands: OperandRules = Field(default=OperandRules(), description="what A, B and C are filled with, see below")
     power: PowerWish = Field(
@@ -152,16 +158,52 @@ class Measurement:
         float | None,
         Column("median time with the operands in the cache", "ms", Group.TIME, label="median ms, warm cache"),
     ] = None
-    # At the clocks that the card had settled at. None without power, or where the device cannot tell.
-    runtime_sustained_ms: Annotated[
+    # Both times: see docs/measuring.md. None where the protocol does not measure it.
+    runtime_burst_ms: Annotated[
         float | None,
         Column(
-            "mean time of one GEMM while its power was read",
+            "median time of one GEMM in the first milliseconds after a rest, before a power limiter answers",
             "ms",
-            Group.POWER,
-            label="mean ms while power was read",
+            Group.TIME,
+            label="burst ms",
             positive=True,
         ),
+    ] = None
+    runtime_burst_rse: Annotated[
+        float | None,
+        Column(
+            "relative standard error of `runtime_burst_ms`",
+            "",
+            Group.TIME,
+            label="burst's standard error %",
+            percent=True,
+        ),
+    ] = None
+    burst_samples: Annotated[
+        int | None, Column("timed samples of `runtime_burst_ms`", "", Group.TIME, label="burst's samples")
+    ] = None
+    runtime_settled_ms: Annotated[
+        float | None,
+        Column(
+            "time of one GEMM under continued load, at the clocks that the card holds",
+            "ms",
+            Group.TIME,
+            label="settled ms",
+            positive=True,
+        ),
+    ] = None
+    runtime_settled_rse: Annotated[
+        float | None,
+        Column(
+            "relative standard error of `runtime_settled_ms`",
+            "",
+            Group.TIME,
+            label="settled's standard error %",
+            percent=True,
+        ),
+    ] = None
+    settled_samples: Annotated[
+        int | None, Column("timed samples of `runtime_settled_ms`", "", Group.TIME, label="settled's samples")
     ] = None
     # Mean over a window in which nothing but this kernel ran.
     power_w: Annotated[
@@ -204,6 +246,15 @@ class Measurement:
     throttle_reasons: Annotated[
         str | None, Column("what held the clocks down, with commas; `none`", "", Group.CLOCKS, label="throttled by")
     ] = None
+    power_limited: Annotated[
+        bool | None,
+        Column(
+            "whether the power limiter makes this GEMM slower: told from its power, clocks and times",
+            "",
+            Group.CLOCKS,
+            label="held by the power limiter",
+        ),
+    ] = None
     # None where the source cannot say.
     verify_error: Annotated[
         float | None,
@@ -211,11 +262,41 @@ class Measurement:
             "the largest error as a share of its bound's scale", "", Group.VERIFICATION, label="largest error, relative"
         ),
     ] = None
+    result_digest: Annotated[
+        str | None,
+        Column(
+            "digest of D's bits, 16 hexadecimal digits: equal for the same kernel, library, operands and type of device",
+            "",
+            Group.VERIFICATION,
+            label="digest of D",
+        ),
+    ] = None
+    # Where the rules ask for them.
+    deterministic: Annotated[
+        bool | None,
+        Column("whether repeated launches gave the same bits", "", Group.VERIFICATION, label="deterministic"),
+    ] = None
+    batch_invariant: Annotated[
+        bool | None,
+        Column(
+            "whether a row of D has the same bits where m is smaller", "", Group.VERIFICATION, label="batch-invariant"
+        ),
+    ] = None
     distribution: Annotated[
         str,
         Column("distribution of the operands' elements", "", Group.OPERANDS, label="distribution", unstated="unknown"),
     ] = "uniform"
     seed: Annotated[int, Column("seed of the operands", "", Group.OPERANDS, label="seed")] = 0
+    protocol: Annotated[
+        str,
+        Column(
+            "the rules by which times were taken, see docs/measuring.md: `farm`, `do-bench` …; `unknown` in some imports",
+            "",
+            Group.TIME,
+            label="protocol",
+            unstated="unknown",
+        ),
+    ] = "farm"
     source: Annotated[Source, Column("`measured` here, `recorded` (replayed from a file) or `imported`")] = (
         Source.MEASURED
     )
@@ -249,11 +330,11 @@ class Measurement:
     ] = field(default_factory=dict)
 
 
-def energy_mj(power_w: float | None, runtime_ms: float, runtime_sustained_ms: float | None) -> float | None:
-    """Energy of one GEMM, mJ = W x ms: its power, times what it took while that was read, or else its runtime.
+def energy_mj(power_w: float | None, runtime_ms: float, runtime_settled_ms: float | None) -> float | None:
+    """Energy of one GEMM, mJ = W x ms: its power times its settled time, or times its runtime where that is not known.
 
     As the views derive it. None without power.
     """
     if power_w is None:
         return None
-    return power_w * (runtime_ms if runtime_sustained_ms is None else runtime_sustained_ms)
+    return power_w * (runtime_ms if runtime_settled_ms is None else runtime_settled_ms)

@@ -20,7 +20,7 @@ from farm.schema.results import CONFIGURATION, UNSTATED
 
 NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
 
-UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distribution": "uniform"}
+UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distribution": "uniform", "protocol": "farm"}
 """Defaults of columns that a recording lacks."""
 
 

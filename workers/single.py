@@ -135,7 +135,7 @@ def _failure(error: Exception) -> Answer:
 
 def _columns(configuration: Configuration, row: Measurement) -> Answer:
     """Every field of a measurement, and what is derived where rows are read, under the names that it has there."""
-    problem, energy = configuration.problem, energy_mj(row.power_w, row.runtime_ms, row.runtime_sustained_ms)
+    problem, energy = configuration.problem, energy_mj(row.power_w, row.runtime_ms, row.runtime_settled_ms)
     return {
         **asdict(row),
         "tflops": problem.flops / row.runtime_ms / 1e9,

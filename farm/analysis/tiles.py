@@ -36,7 +36,7 @@ class TiledRow:
     tile: int
     runtime_ms: float
     power_w: float | None = None
-    runtime_sustained_ms: float | None = None  # mean while the power was read
+    runtime_settled_ms: float | None = None  # mean while the power was read
     # Of the compiled kernel on this type: resident warps over the most there can be, 0 to 1; registers of a thread;
     # static shared memory of a block; blocks over the blocks that the whole device holds at once.
     occupancy: float | None = None
@@ -64,7 +64,7 @@ class TiledRow:
             tile=dict(configuration.kernel.parameters)["tile"],
             runtime_ms=_positive("runtime_ms", float(row["runtime_ms"])),
             power_w=_known(row, "power_w"),
-            runtime_sustained_ms=_known(row, "runtime_sustained_ms"),
+            runtime_settled_ms=_known(row, "runtime_settled_ms"),
             occupancy=_detail(details, "occupancy", float),
             registers=_detail(details, "registers", int),
             shared_bytes=_detail(details, "static_shared_bytes", int),
@@ -75,7 +75,7 @@ class TiledRow:
     @property
     def energy_mj(self) -> float | None:
         """Of one GEMM."""
-        return energy_mj(self.power_w, self.runtime_ms, self.runtime_sustained_ms)
+        return energy_mj(self.power_w, self.runtime_ms, self.runtime_settled_ms)
 
 
 def _positive(name: str, value: float) -> float:

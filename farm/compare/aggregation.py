@@ -317,7 +317,7 @@ def _filtered(problems: Problems, query: CompareQuery) -> Bools:
 def _medians(rows: MeasurementRows, configurations: int) -> Medians:
     """Medians by configuration. Energy is computed per row, as in `farm.measurement.energy_mj`."""
     of, powered = rows.configuration, np.isfinite(rows.power_w)
-    sustained = np.where(np.isfinite(rows.runtime_sustained_ms), rows.runtime_sustained_ms, rows.runtime_ms)
+    sustained = np.where(np.isfinite(rows.runtime_settled_ms), rows.runtime_settled_ms, rows.runtime_ms)
     rse = np.zeros(configurations)
     np.maximum.at(rse, of, rows.runtime_rse)
     return Medians(

@@ -118,16 +118,16 @@ class MeasurementRows:
     runtime_ms: Floats
     runtime_rse: Floats
     power_w: Floats
-    runtime_sustained_ms: Floats
+    runtime_settled_ms: Floats
     ids: Words  # [configurations, 2]
 
     def taken(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> MeasurementRows:
         """The chosen rows; `ids` stays."""
-        names = ("kind", "configuration", "runtime_ms", "runtime_rse", "power_w", "runtime_sustained_ms")
+        names = ("kind", "configuration", "runtime_ms", "runtime_rse", "power_w", "runtime_settled_ms")
         return MeasurementRows(ids=self.ids, **{name: getattr(self, name)[which] for name in names})
 
 
-_FIGURES = ("runtime_ms", "runtime_rse", "power_w", "runtime_sustained_ms")
+_FIGURES = ("runtime_ms", "runtime_rse", "power_w", "runtime_settled_ms")
 
 
 def rows(engine: Engine, wanted: Sequence[RowKind], row_filter: RowFilter) -> MeasurementRows:

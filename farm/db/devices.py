@@ -140,7 +140,7 @@ WITH lately AS (   -- since when a device's failures count: an hour, or since it
     FROM devices WHERE state = 'active'
 ), refuted AS (    -- jobs that failed here and that another device then measured
     SELECT f.device_id, count(DISTINCT f.job_id) AS jobs, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
-    FROM lately d JOIN failures f ON f.device_id = d.id AND f.at > d.since AND f.kind IN ('failed', 'killed')
+    FROM lately d JOIN failures f ON f.device_id = d.id AND f.at > d.since AND f.kind IN ('failed', 'killed', 'corrupted')
     JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
     JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
     GROUP BY f.device_id HAVING count(DISTINCT f.job_id) >= :jobs

@@ -52,7 +52,10 @@ _LIST_FAILED = text(f"""{_WANTED} AND job_id = ANY(ARRAY(
     SELECT f.job_id FROM lanes l JOIN failures f ON f.lane_id = l.id
     WHERE l.campaign_id = :campaign_id AND f.kind = ANY(:failed_as)
 )) {_IN_ORDER}""")
-_ENDS_AS = {JobState.INVALID: (FailureKind.INVALID,), JobState.DEAD: (FailureKind.FAILED, FailureKind.KILLED)}
+_ENDS_AS = {
+    JobState.INVALID: (FailureKind.INVALID,),
+    JobState.DEAD: (FailureKind.FAILED, FailureKind.KILLED, FailureKind.CORRUPTED),
+}
 """Kinds of the last failure of a job in that state."""
 
 

@@ -50,6 +50,9 @@ class FailureKind(StrEnum):
     UNSUPPORTED = "unsupported"  # the worker's version cannot read the job: waits for a worker of another version
     FAILED = "failed"  # tried again, on another device where there is one
     KILLED = "killed"  # it was being measured when its process died: tried again, alone
+    CORRUPTED = (
+        "corrupted"  # its result changed from one launch to another: tried again, on another device where there is one
+    )
 
 
 class BatchState(StrEnum):

@@ -20,6 +20,7 @@ from farm.importers.cards import CardReader, CardTable
 from farm.importers.formats import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
 from farm.kernels import BASELINES, Configuration
+from farm.protocols import ProtocolName
 from farm.recording import check_columns
 
 COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency")
@@ -71,8 +72,11 @@ class LayerReader(CardReader):
             self._leave_out(f"{row['op_name']} in {row['gemm_dtype']} by {source}", why, whole=True)
             return None
         problem = Problem(Shape(row["m"], row["n"], row["k"]), _BF16, Layout.NT)
+        latency_ms = positive("latency", row["latency"])
         measurement = measurement_of(
-            positive("latency", row["latency"]),
+            latency_ms,
+            runtime_burst_ms=latency_ms,
+            protocol=ProtocolName.AICONFIGURATOR,
             **self._power(row),
             environment={"framework": row["framework"], "version": row["version"], "kernel_source": source},
         )

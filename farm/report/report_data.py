@@ -213,7 +213,7 @@ def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
 
 _TILED = text(f"""
 SELECT v.device_type, v.device_uuid, v.m, v.n, v.k, v.ab, v.cd, v.acc, v.layout, v.alpha, v.beta, v.family, v.parameters,
-    v.distribution, v.runtime_ms, v.power_w, v.runtime_sustained_ms, v.details
+    v.distribution, v.runtime_ms, v.power_w, v.runtime_settled_ms, v.details
 FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = :family AND {_OF_TYPE}
 """)
 

@@ -39,14 +39,14 @@ _CONFIGURATION = (
     Column("factor of C", name="beta", type=ColumnType.DOUBLE),
 )
 _DERIVED = {
-    "runtime_sustained_ms": (
+    "settled_samples": (
         Column("throughput, of `runtime_ms`", "TFLOP/s", Group.TIME, name="tflops", type=ColumnType.DOUBLE, label="TFLOP/s"),
         Column("floating-point operations of one GEMM, 2·m·n·k", name="flops", type=ColumnType.DOUBLE, exported=False),
         Column("compulsory memory traffic of one GEMM", "B", name="bytes", type=ColumnType.DOUBLE, exported=False),
         Column("operations for each byte of compulsory memory traffic", "FLOP/B", Group.OPERANDS, name="intensity", type=ColumnType.DOUBLE, label="FLOP per byte"),
     ),
     "power_rse": (
-        Column("energy of one GEMM: `power_w` times `runtime_sustained_ms`, or times `runtime_ms` where that is NULL", "mJ", Group.POWER, name="energy_mj", type=ColumnType.DOUBLE, nullable=True, label="energy mJ per GEMM"),
+        Column("energy of one GEMM: `power_w` times `runtime_settled_ms`, or times `runtime_ms` where that is NULL", "mJ", Group.POWER, name="energy_mj", type=ColumnType.DOUBLE, nullable=True, label="energy mJ per GEMM"),
         Column("operations for each joule", "GFLOP/s/W", Group.POWER, name="gflops_per_w", type=ColumnType.DOUBLE, nullable=True, label="GFLOP/s/W"),
     ),
 }  # fmt: skip

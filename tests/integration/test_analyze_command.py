@@ -98,7 +98,7 @@ def test_energy_of_a_tile_is_that_of_the_time_while_power_was_read(command: Comm
         (device_id,) = connection.execute(text("SELECT id FROM devices WHERE uuid = 'GPU-1'")).one()
         i = connection.execute(text("SELECT id FROM configurations WHERE parameters->>'tile' = '8'")).scalar_one()
         campaign_id = connection.execute(text("SELECT id FROM campaigns")).scalar_one()
-        slower = row(TIMES_MS[8], power_w=POWERS_W[8], runtime_sustained_ms=1.5 * TIMES_MS[8])
+        slower = row(TIMES_MS[8], power_w=POWERS_W[8], runtime_settled_ms=1.5 * TIMES_MS[8])
         measurements.insert(connection, [(None, campaign_id, UUID(str(i)), device_id, slower)])
     done = command("analyze", "tiles", "tiles", "--device", "GPU-1", "--json")
     (problem,) = json.loads(done.stdout)["device_types"][0]["problems"]

@@ -87,7 +87,7 @@ def test_noise_is_inside_the_interval_and_small_differences_are_ties(engine: Eng
 
 def test_repeats_are_reduced_to_their_median_and_energy_is_derived_row_by_row(engine: Engine, put: Put) -> None:
     for factor, watts, sustained in ((1.0, 100.0, None), (5.0, None, None), (1.2, 110.0, 3.0)):
-        put(H200, lambda one, f=factor, w=watts, s=sustained: row(f, power_w=w, runtime_sustained_ms=s))
+        put(H200, lambda one, f=factor, w=watts, s=sustained: row(f, power_w=w, runtime_settled_ms=s))
     put(A100, lambda _: row(1.2, power_w=105.0))
     found = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb")
     assert (found.baseline.rows, found.baseline.configurations) == (96, 32)

@@ -229,7 +229,7 @@ def planted(folder: Path, factor: float) -> Path:
     """The four H200s, with one that is slower."""
     table = pq.read_table(FOUR_CARDS)
     slow = [uuid.startswith("GPU-8cf5565c") for uuid in table["device_uuid"].to_pylist()]
-    for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms", "runtime_sustained_ms"):
+    for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_min_ms", "runtime_settled_ms"):
         values = [
             None if value is None else value * (factor if one else 1.0)
             for value, one in zip(table[name].to_pylist(), slow, strict=True)

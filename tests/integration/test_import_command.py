@@ -122,11 +122,11 @@ def test_energy_is_derived_anew_by_the_time_while_power_was_read(engine: Engine,
     path = changed(
         tmp_path / "slower.parquet",
         power_w=lambda values: [100.0, 200.0, *values[2:]],
-        runtime_sustained_ms=lambda values: [None, 1000.0, *values[2:]],
+        runtime_settled_ms=lambda values: [None, 1000.0, *values[2:]],
     )
     load(engine, path)
     first, second, *_ = rows_here(engine)
-    assert (first["runtime_sustained_ms"], second["runtime_sustained_ms"]) == (None, 1000.0)
+    assert (first["runtime_settled_ms"], second["runtime_settled_ms"]) == (None, 1000.0)
     assert first["energy_mj"] == pytest.approx(100 * GIVEN[0]["runtime_ms"])
     assert second["energy_mj"] == pytest.approx(200 * 1000)
 
@@ -194,7 +194,7 @@ def test_an_export_of_imported_rows_is_a_recording_too(command: Command, engine:
     [
         ("samples", 0, "samples is 0, and must be above 0"),
         ("power_w", -1.0, "power_w is -1.0, and must be above 0"),
-        ("runtime_sustained_ms", 0.0, "runtime_sustained_ms is 0.0, and must be above 0"),
+        ("runtime_settled_ms", 0.0, "runtime_settled_ms is 0.0, and must be above 0"),
         ("runtime_ms", 0.0, "runtime_ms is 0.0, and must be above 0"),
         ("kernel_hash", "zero\0byte", "kernel_hash holds the character '\\x00', which cannot be stored"),
         ("details", '{"text": "zero\\u0000byte"}', "details holds the character '\\x00', which cannot be stored"),

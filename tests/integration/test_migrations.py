@@ -107,7 +107,7 @@ def test_a_view_changes_with_its_file_where_a_revision_declares_it(
 
 def test_a_measured_column_comes_into_every_view_of_results(engine: Engine, write_next: Callable[..., None]) -> None:
     """The steps of `migrations/README.md`."""
-    last = "    r.runtime_sustained_ms\n"
+    last = "    r.batch_invariant\n"
     write_next(
         {
             "sql/views/v_all_measurements.sql": (last, f"{last.rstrip()},\n    r.mood\n"),
@@ -241,7 +241,7 @@ def test_energy_is_by_the_time_while_power_was_read_and_by_the_runtime_where_tha
     problem = "blas(threads=1) 500x1x1 f32"
     for source in (Source.MEASURED, Source.SENTINEL):
         for sustained_ms in (None, 2.5):
-            measured = row(2.0, source=source, power_w=50.0, runtime_sustained_ms=sustained_ms)
+            measured = row(2.0, source=source, power_w=50.0, runtime_settled_ms=sustained_ms)
             landed(engine, device, [(problem, measured)])
     columns = "energy_mj, 1e6 * gflops_per_w, 1e9 * tflops"
     with engine.connect() as connection:
@@ -251,5 +251,5 @@ def test_energy_is_by_the_time_while_power_was_read_and_by_the_runtime_where_tha
                 (100, pytest.approx(10), pytest.approx(500)),
                 (125, pytest.approx(8), pytest.approx(500)),
             ]
-    with pytest.raises(DBAPIError, match="ck_measurements_runtime_sustained_positive"):
-        landed(engine, device, [(problem, row(2.0, runtime_sustained_ms=0.0))])
+    with pytest.raises(DBAPIError, match="ck_measurements_runtime_settled_positive"):
+        landed(engine, device, [(problem, row(2.0, runtime_settled_ms=0.0))])

@@ -394,7 +394,7 @@ def measured(engine: Engine, announce: Callable[[DeviceIdentity], int], submit: 
     with engine.begin() as connection:
         ids = connection.execute(text("SELECT id FROM configurations ORDER BY id")).scalars().all()
         rows = [(None, stored.campaign_id, UUID(str(i)), device_id, row(float(at + 1))) for at, i in enumerate(ids)]
-        imported = row(99.0, source=Source.IMPORTED, power_w=42.0, runtime_sustained_ms=100.0)
+        imported = row(99.0, source=Source.IMPORTED, power_w=42.0, runtime_settled_ms=100.0)
         measurements.insert(connection, [*rows, (None, None, UUID(str(ids[0])), device_id, imported)])
     return engine
 

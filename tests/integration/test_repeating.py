@@ -102,10 +102,10 @@ def test_energy_is_that_of_the_time_while_power_was_read(
         first = measurements.read(connection, limit=1)[0]
         device_id = connection.execute(text("SELECT id FROM devices")).scalar_one()
         for sustained_ms in (2.5, None):
-            measured = row(2.0, power_w=100.0, runtime_sustained_ms=sustained_ms)
+            measured = row(2.0, power_w=100.0, runtime_settled_ms=sustained_ms)
             measurements.insert(connection, [(None, None, first["configuration_id"], device_id, measured)])
     found = json.loads(command("results", "--sort", "-measurement_id", "--limit", "3", "--json").stdout)
-    assert [(r["runtime_sustained_ms"], r["energy_mj"]) for r in found] == [(None, 200.0), (2.5, 250.0), (None, None)]
+    assert [(r["runtime_settled_ms"], r["energy_mj"]) for r in found] == [(None, 200.0), (2.5, 250.0), (None, None)]
     flops = 2 * first["m"] * first["n"] * first["k"]
     assert [r["gflops_per_w"] for r in found[:2]] == pytest.approx([flops / 200 / 1e6, flops / 250 / 1e6])
     assert found[0]["tflops"] == found[1]["tflops"] == pytest.approx(flops / 2 / 1e9)

@@ -49,7 +49,7 @@ def failures(engine: Engine) -> list[str]:
     [
         ({"samples": 0}, 'violates check constraint "ck_measurements_samples_positive"'),
         ({"power_w": -1.0}, 'violates check constraint "ck_measurements_power_positive"'),
-        ({"runtime_sustained_ms": 0.0}, 'violates check constraint "ck_measurements_runtime_sustained_positive"'),
+        ({"runtime_settled_ms": 0.0}, 'violates check constraint "ck_measurements_runtime_settled_positive"'),
         ({"stop_reason": "zero\0byte"}, "cannot contain NUL"),
         ({"details": {"text": "zero\0byte"}}, "unsupported Unicode escape sequence"),
         ({"details": {"registers": np.int64(3)}}, "not JSON serializable"),

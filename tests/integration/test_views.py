@@ -46,7 +46,7 @@ def test_the_fastest_kernel_by_the_median_of_its_rows_beside_cublaslts_choice(
     for device, ms in ((first, 1.0), (second, 5.0), (third, 6.0)):  # once by luck the fastest of all
         landed(engine, device, [(f"tiled(tile=16) {SQUARE}", row(ms))])
     for device, ms, power in ((first, 2.0, 100.0), (second, 4.0, 300.0), (third, 3.0, None)):
-        changes = {} if power is None else {"power_w": power, "runtime_sustained_ms": 2 * ms}
+        changes = {} if power is None else {"power_w": power, "runtime_settled_ms": 2 * ms}
         landed(engine, device, [(f"tiled(tile=32) {SQUARE}", row(ms, **changes))])
     landed(
         engine, first, [(f"cublaslt(algorithm=0) {SQUARE}", row(4.5)), (f"cublaslt(algorithm=1) {SQUARE}", row(4.0))]

@@ -54,7 +54,7 @@ def test_time_power_and_energy_are_held_against_the_baseline() -> None:
 
 
 def test_energy_is_that_of_the_time_in_which_power_was_read() -> None:
-    rows = (row(1, 8.0, 100.0), row(16, 2.0, 150.0, runtime_sustained_ms=2.5), row(32, 2.2, 150.0))
+    rows = (row(1, 8.0, 100.0), row(16, 2.0, 150.0, runtime_settled_ms=2.5), row(32, 2.2, 150.0))
     (problem,) = study(*rows).problems
     point = problem.points[1]
     assert (point.runtime_ms, point.energy_mj) == (2.0, 375.0)
@@ -66,7 +66,7 @@ def test_energy_is_that_of_the_time_in_which_power_was_read() -> None:
 
 def test_energy_of_a_tile_is_the_median_of_its_rows() -> None:
     times = ((1.0, 1.5), (1.0, None), (3.0, 4.0))
-    (point,) = study(*(row(8, t, 100.0, runtime_sustained_ms=s) for t, s in times)).problems[0].points
+    (point,) = study(*(row(8, t, 100.0, runtime_settled_ms=s) for t, s in times)).problems[0].points
     assert (point.runtime_ms, point.energy_mj) == (1.0, 150.0)
 
 
@@ -241,11 +241,11 @@ def test_a_recording_says_what_it_knows_of_power_device_and_kernel(tmp_path: Pat
         "device_uuid": "GPU-1",
         "power_w": 90.0,
         "distribution": "ones",
-        "runtime_sustained_ms": 2.5,
+        "runtime_settled_ms": 2.5,
     }
     path = recorded(tmp_path / "r.parquet", {**COLUMNS, **more, "details": json.dumps(details)})
     ((found,), _) = read_recording(path)
-    said = (found.device_type, found.device_uuid, found.power_w, found.distribution, found.runtime_sustained_ms)
+    said = (found.device_type, found.device_uuid, found.power_w, found.distribution, found.runtime_settled_ms)
     assert said == tuple(more.values())
     kernel = (found.occupancy, found.registers, found.shared_bytes, found.waves, found.blocks_per_multiprocessor)
     assert kernel == tuple(details.values())
@@ -268,13 +268,13 @@ def test_other_families_and_missing_power_are_no_rows_and_no_power(tmp_path: Pat
         ({"runtime_ms": 0.0}, "runtime_ms is 0.0"),
         ({"runtime_ms": None}, "row 2"),
         ({"power_w": -3.0}, "power_w is -3.0"),
-        ({"runtime_sustained_ms": -3.0}, "runtime_sustained_ms is -3.0"),
+        ({"runtime_settled_ms": -3.0}, "runtime_settled_ms is -3.0"),
         ({"details": "[1]"}, "row 2"),
     ],
     ids=str,
 )
 def test_a_row_that_cannot_be_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
-    good = {**COLUMNS, "power_w": 1.0, "runtime_sustained_ms": None, "details": "{}"}
+    good = {**COLUMNS, "power_w": 1.0, "runtime_settled_ms": None, "details": "{}"}
     path = recorded(tmp_path / "r.parquet", good, {**good, **change})
     with pytest.raises(BadRecording, match=r"r\.parquet") as refused:
         read_recording(path)

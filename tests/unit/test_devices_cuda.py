@@ -226,7 +226,7 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.idle_power_w, row.power_limit_w) == (82.0, 700.0)
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("none", "default")
-    assert (row.power_w, row.power_source, row.runtime_sustained_ms) == (None, None, None)
+    assert (row.power_w, row.power_source, row.runtime_settled_ms) == (None, None, None)
 
 
 def test_a_card_that_was_at_work_when_it_was_opened_is_asked_again(device: CudaDevice, pynvml: FakePynvml) -> None:
@@ -272,8 +272,8 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     assert row.power_source == "nvml-counter+samples"
     assert row.power_w == pytest.approx(600, rel=0.1)
     assert row.details["power_samples_w"] == 600.0
-    assert row.runtime_sustained_ms is not None
-    assert row.runtime_sustained_ms > 0
+    assert row.runtime_settled_ms is not None
+    assert row.runtime_settled_ms > 0
 
 
 def test_no_more_replays_are_queued_at_first_than_a_row_needs(

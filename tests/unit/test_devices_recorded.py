@@ -40,7 +40,7 @@ def rows(count: int) -> list[dict[str, Any]]:
             "configuration": configuration,
             "runtime_ms": 0.5 + i,
             "power_w": 300.0 + i if i % 2 else None,
-            "runtime_sustained_ms": 0.6 + i if i % 4 == 1 else None,
+            "runtime_settled_ms": 0.6 + i if i % 4 == 1 else None,
             "samples": 17,
             "cost_s": 0.25,
             "throttle_reasons": "sw_power_cap" if i % 3 else None,
@@ -70,7 +70,7 @@ def test_what_was_recorded_is_answered(path: Path) -> None:
         assert (row.runtime_ms, row.samples) == (0.5 + i, 17)
         assert isinstance(row.samples, int)
         assert row.power_w == (300.0 + i if i % 2 else None)
-        assert row.runtime_sustained_ms == (0.6 + i if i % 4 == 1 else None)
+        assert row.runtime_settled_ms == (0.6 + i if i % 4 == 1 else None)
         assert row.throttle_reasons == ("sw_power_cap" if i % 3 else None)
         assert row.runtime_q1_ms == row.runtime_q3_ms == row.runtime_min_ms == row.runtime_ms
         assert row.environment["provenance"] == "measured for this test"
@@ -79,9 +79,9 @@ def test_what_was_recorded_is_answered(path: Path) -> None:
 def test_a_recording_from_before_a_column_has_none_of_it(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     write_recording(file, rows(2), H200)
-    pq.write_table(pq.read_table(file).drop_columns(["runtime_sustained_ms"]), file)
+    pq.write_table(pq.read_table(file).drop_columns(["runtime_settled_ms"]), file)
     row = opened(file).measure(configurations(2)[1], RULES)
-    assert (row.power_w, row.runtime_sustained_ms) == (301.0, None)
+    assert (row.power_w, row.runtime_settled_ms) == (301.0, None)
 
 
 def test_the_device_carries_its_origin(path: Path) -> None:

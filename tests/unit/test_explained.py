@@ -252,6 +252,6 @@ def test_the_efficiency_is_that_of_the_results() -> None:
     assert values["gflops_per_w"] == pytest.approx(flops / 2.0 / 1e6 / 500.0)
     assert values["energy_mj"] == 1000.0
     assert values["intensity"] == pytest.approx(flops / (3 * 4 * 512**2))
-    slower = row(runtime_ms=2.0, power_w=500.0, runtime_sustained_ms=2.5)
+    slower = row(runtime_ms=2.0, power_w=500.0, runtime_settled_ms=2.5)
     assert (slower["energy_mj"], slower["tflops"]) == (1250.0, values["tflops"])
     assert slower["gflops_per_w"] == pytest.approx(flops / 2.5 / 1e6 / 500.0)

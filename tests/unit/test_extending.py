@@ -111,7 +111,7 @@ def rows_of(counts: list[int]) -> FleetRows:
     cells = np.arange(len(device))
     same = np.zeros(len(device), np.int64)
     floats = dict.fromkeys(
-        ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w"), np.ones(len(device))
+        ("runtime_ms", "power_w", "runtime_settled_ms", "temperature_c", "power_limit_w"), np.ones(len(device))
     )
     return FleetRows(
         device=device, cell=cells, clocks=same, environment=same, when=cells + NOW.timestamp(), reasons=same, **floats

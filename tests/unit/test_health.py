@@ -64,7 +64,7 @@ def night(
         when=(UNTIL - timedelta(days=days_ago)).timestamp() + np.arange(count, dtype=np.float64),
         runtime_ms=usual * slower * np.exp(rng.normal(0, noise, count)),
         power_w=np.full(count, watts),
-        runtime_sustained_ms=np.full(count, np.nan),
+        runtime_settled_ms=np.full(count, np.nan),
         temperature_c=warm_c + rng.integers(-1, 2, count).astype(np.float64),
         power_limit_w=np.full(count, limit_w),
         reasons=np.broadcast_to(reasons, count).astype(np.int64),

@@ -101,9 +101,9 @@ def test_columns_may_have_the_types_that_other_tools_give_them(tmp_path: Path) -
 
 
 def test_the_time_while_power_was_read_comes_in_where_it_is_known(tmp_path: Path) -> None:
-    rows = [{**BARE, "power_w": 70.5, "runtime_sustained_ms": ms} for ms in (2.1, math.nan)]
+    rows = [{**BARE, "power_w": 70.5, "runtime_settled_ms": ms} for ms in (2.1, math.nan)]
     found, _ = read(write(tmp_path / "sustained.parquet", rows))
-    assert [row.measurement.runtime_sustained_ms for row in found] == [2.1, None]
+    assert [row.measurement.runtime_settled_ms for row in found] == [2.1, None]
 
 
 @pytest.mark.parametrize(

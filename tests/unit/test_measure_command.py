@@ -117,7 +117,7 @@ def recorded() -> dict[str, Any]:
 def test_a_recording_answers_with_its_row(command: Command, recorded: dict[str, Any]) -> None:
     row = json.loads(command(RECORDED, "--device", f"recorded:{RECORDING}", "--json").stdout)["measurement"]
     assert row["source"] == "recorded"
-    for name in ("runtime_ms", "runtime_sustained_ms", "power_w", "power_rse", "energy_mj", "tflops"):
+    for name in ("runtime_ms", "runtime_settled_ms", "power_w", "power_rse", "energy_mj", "tflops"):
         assert row[name] == pytest.approx(recorded[name], rel=1e-12), name
 
 

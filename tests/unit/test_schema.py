@@ -31,7 +31,7 @@ def test_the_table_of_results_has_their_columns() -> None:
     assert {name: table.columns[name].nullable for name in RESULTS} == {c.name: c.nullable for c in RESULTS.values()}
     constraints = {str(constraint.name) for constraint in table.constraints}
     assert {
-        f"ck_measurements_{name}_positive" for name in ("runtime", "runtime_sustained", "power", "samples")
+        f"ck_measurements_{name}_positive" for name in ("runtime", "runtime_settled", "power", "samples")
     } <= constraints
 
 

@@ -202,7 +202,7 @@ class CudaDevice:
                 **timing.columns(),
                 l2=work.rotation.l2,
                 runtime_warm_ms=warm_ms,
-                runtime_sustained_ms=sustained_ms,
+                runtime_settled_ms=sustained_ms,
                 **({} if power is None else power.columns()),
                 idle_power_w=self._idle_power_w,
                 power_limit_w=self._power_limit_w,

@@ -33,7 +33,7 @@ WITH done AS (
     SELECT f.device_id, count(DISTINCT f.job_id) AS jobs, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
     FROM failures f JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
     JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
-    WHERE f.at >= :since AND f.kind IN ('failed', 'killed') AND f.device_id IS NOT NULL
+    WHERE f.at >= :since AND f.kind IN ('failed', 'killed', 'corrupted') AND f.device_id IS NOT NULL
     GROUP BY f.device_id
 )
 SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_changed_at, d.vanished_at,
@@ -84,7 +84,7 @@ def members(connection: Connection, query: HealthQuery, *, since: datetime) -> t
 
 
 _CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
-_FIGURES = ("runtime_ms", "power_w", "runtime_sustained_ms", "temperature_c", "power_limit_w")
+_FIGURES = ("runtime_ms", "power_w", "runtime_settled_ms", "temperature_c", "power_limit_w")
 
 
 def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *, since: datetime) -> Fleet:

@@ -24,7 +24,7 @@ class FleetRows:
     when: Floats  # seconds since 1970
     runtime_ms: Floats
     power_w: Floats
-    runtime_sustained_ms: Floats
+    runtime_settled_ms: Floats
     temperature_c: Floats
     power_limit_w: Floats
     reasons: Ints  # bits of `ClockEvent`; -1 where it is not known
@@ -39,7 +39,7 @@ class FleetRows:
     @property
     def energy_mj(self) -> Floats:
         """As `farm.measurement.energy_mj`."""
-        sustained = self.runtime_sustained_ms
+        sustained = self.runtime_settled_ms
         return np.asarray(self.power_w * np.where(np.isfinite(sustained), sustained, self.runtime_ms))
 
 

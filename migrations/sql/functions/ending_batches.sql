@@ -37,9 +37,9 @@ BEGIN
         )) AS elsewhere
         FROM failed f JOIN jobs j ON j.id = f.job_id JOIN lanes l ON l.id = j.lane_id JOIN campaigns c ON c.id = l.campaign_id
     ), decided AS (
-        SELECT u.*, u.kind IN ('failed', 'killed') AND u.attempts >= u.max_attempts AND NOT EXISTS (
+        SELECT u.*, u.kind IN ('failed', 'killed', 'corrupted') AND u.attempts >= u.max_attempts AND NOT EXISTS (
             SELECT 1 FROM failures x
-            WHERE x.job_id = u.job_id AND x.kind IN ('failed', 'killed') AND x.device_id <> p_device_id
+            WHERE x.job_id = u.job_id AND x.kind IN ('failed', 'killed', 'corrupted') AND x.device_id <> p_device_id
         ) AND EXISTS (SELECT 1 FROM expected e WHERE NOT EXISTS (
             SELECT 1 FROM failures x JOIN devices tried ON tried.id = x.device_id
             WHERE x.job_id = u.job_id AND CASE x.kind
@@ -79,7 +79,7 @@ BEGIN
             ORDER BY 1
         ) ELSE '{}'
         END, m.exhausted, CASE
-            WHEN m.kind IN ('failed', 'killed') AND NOT m.exhausted
+            WHEN m.kind IN ('failed', 'killed', 'corrupted') AND NOT m.exhausted
             THEN clock_timestamp() + make_interval(secs => p_pause * 2 ^ least(m.attempts - 1, 6))
         END
         FROM moved m WHERE m.state = 'open'

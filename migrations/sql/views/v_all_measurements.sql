@@ -34,9 +34,9 @@ SELECT
     r.stop_reason,
     r.l2,
     r.power_w,
-    r.power_w * coalesce(r.runtime_sustained_ms, r.runtime_ms) AS energy_mj,
+    r.power_w * coalesce(r.runtime_settled_ms, r.runtime_ms) AS energy_mj,
     f.flops / r.runtime_ms / 1e9 AS tflops,
-    f.flops / coalesce(r.runtime_sustained_ms, r.runtime_ms) / 1e6 / r.power_w AS gflops_per_w,
+    f.flops / coalesce(r.runtime_settled_ms, r.runtime_ms) / 1e6 / r.power_w AS gflops_per_w,
     r.power_source,
     r.idle_power_w,
     r.power_limit_w,
@@ -57,7 +57,17 @@ SELECT
     r.power_disagrees,
     r.temperature_before_c,
     r.window_s,
-    r.runtime_sustained_ms
+    r.runtime_settled_ms,
+    r.protocol,
+    r.runtime_burst_ms,
+    r.runtime_burst_rse,
+    r.burst_samples,
+    r.runtime_settled_rse,
+    r.settled_samples,
+    r.power_limited,
+    r.result_digest,
+    r.deterministic,
+    r.batch_invariant
 FROM measurements r
 JOIN configurations c ON c.id = r.configuration_id
 JOIN devices d ON d.id = r.device_id

@@ -6,7 +6,7 @@
 -- problem or of the device reaches the tables. The anti-join with short rounds costs nothing where nothing was searched.
 
 CREATE OR REPLACE VIEW v_best_kernels AS
-SELECT p.device_type, p.source, p.distribution, p.l2, p.clock_policy,
+SELECT p.device_type, p.source, p.protocol, p.distribution, p.l2, p.clock_policy,
     p.m, p.n, p.k, p.ab, p.cd, p.acc, p.layout, p.alpha, p.beta,
     c.family, c.parameters, c.id AS configuration_id,
     p.fastest[1] AS runtime_ms,
@@ -16,18 +16,18 @@ SELECT p.device_type, p.source, p.distribution, p.l2, p.clock_policy,
     p.cublaslt_ms,
     p.cublaslt_ms / p.fastest[1] AS speed_up
 FROM (
-    SELECT device_type, source, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
+    SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
         count(*) AS kernels, min(ARRAY[runtime_ms, measurement_id]) AS fastest,
         min(runtime_ms) FILTER (WHERE own_choice) AS cublaslt_ms
     FROM (
-        SELECT device_type, source, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
+        SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
             own_choice, measurement_id,
             CASE
                 WHEN cardinality(times) = 1 THEN times[1]
                 ELSE (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FROM unnest(times) AS t(ms))
             END AS runtime_ms
         FROM (
-            SELECT d.type AS device_type, source, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
+            SELECT d.type AS device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta,
                 c.family = 'cublaslt' AND c.parameters = '{"algorithm": 0}' AS own_choice,
                 min(r.id) AS measurement_id, array_agg(r.runtime_ms) AS times
             FROM measurements r JOIN devices d ON d.id = r.device_id JOIN configurations c ON c.id = r.configuration_id
@@ -39,19 +39,19 @@ FROM (
                     SELECT FROM device_overlaps o
                     WHERE o.device_id = r.device_id AND r.measured_at BETWEEN o.since AND o.rows_until
                 )
-            GROUP BY c.id, d.type, source, distribution, l2, clock_policy
+            GROUP BY c.id, d.type, source, protocol, distribution, l2, clock_policy
         ) kernel
     ) timed
-    GROUP BY device_type, source, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta
+    GROUP BY device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta
 ) p
 JOIN measurements f ON f.id = p.fastest[2]::bigint
 JOIN configurations c ON c.id = f.configuration_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS rows,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY r.power_w) AS power_w,
-        percentile_cont(0.5) WITHIN GROUP (ORDER BY r.power_w * coalesce(r.runtime_sustained_ms, r.runtime_ms)) AS energy_mj
+        percentile_cont(0.5) WITHIN GROUP (ORDER BY r.power_w * coalesce(r.runtime_settled_ms, r.runtime_ms)) AS energy_mj
     FROM measurements r JOIN devices d ON d.id = r.device_id
-    WHERE r.configuration_id = c.id AND d.type = p.device_type AND r.source = p.source AND r.distribution = p.distribution
+    WHERE r.configuration_id = c.id AND d.type = p.device_type AND r.source = p.source AND r.protocol = p.protocol AND r.distribution = p.distribution
         AND r.l2 = p.l2 AND r.clock_policy IS NOT DISTINCT FROM p.clock_policy
         AND NOT EXISTS (
             SELECT 1 FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = r.job_id AND l.rules IS NOT NULL
