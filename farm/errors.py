@@ -391,6 +391,10 @@ class ElementNotWritten(WrongResult):
     """The kernel left element ({row}, {column}) unwritten, or computed a NaN for it."""
 
 
+class ResultCorrupted(FarmError):
+    """The result is corrupted: after {launch}, D does not have the bits that other launches of the same kernel on the same operands give. {difference}"""
+
+
 class MeasurementFailed(FarmError):
     """The measurement failed: {why}"""
 
