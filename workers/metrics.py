@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from farm.broker.task_messages import Reason
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
 from farm.services.home import Home
@@ -40,9 +41,10 @@ _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120
 
 JOBS = Count(
     "worker_jobs",
-    "Attempts at jobs that ended here, by outcome; killed: the process died or had to be replaced.",
+    "Attempts at jobs that ended here, by outcome; killed: the process died or had to be replaced; corrupted: its result "
+    "changed between launches.",
     "outcome",
-    ("measured", "invalid", "unsupported", "failed", "killed"),
+    ("measured", *FailureKind),
 )
 LEASES_LOST = Count("worker_leases_lost", "Batches given up because their lease was no longer held.")
 CANARY_FAILURES = Count("worker_canary_failures", "Times that the device failed its canary.")

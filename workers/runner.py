@@ -41,6 +41,7 @@ from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
 from workers.canary import RULES, SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
+from workers.failure_kinds import kind_of
 from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING, WINDOW
 from workers.preparation import AHEAD, Preparation
 
@@ -86,6 +87,9 @@ UNREACHABLE_PAUSE_SECONDS = 5.0
 
 SUSPICIOUS_FAILURES = 3
 """If this many jobs of a batch failed, and more than were measured, the device must measure its canary again."""
+
+CORRUPTED_JOBS = 2
+"""After this many jobs of a batch with corrupted results, the rest of the batch is handed back, for other devices."""
 
 
 class Deadline:
@@ -140,8 +144,15 @@ class _Outcome:
 
     @property
     def suspicious(self) -> bool:
-        failed = sum(failure.kind is FailureKind.FAILED for failure in self.failures.values())
+        failed = self._failed_as(FailureKind.FAILED, FailureKind.CORRUPTED)
         return failed >= SUSPICIOUS_FAILURES and failed > len(self.results)
+
+    @property
+    def corrupts(self) -> bool:
+        return self._failed_as(FailureKind.CORRUPTED) >= CORRUPTED_JOBS
+
+    def _failed_as(self, *kinds: FailureKind) -> int:
+        return sum(failure.kind in kinds for failure in self.failures.values())
 
 
 class Runner:
@@ -228,6 +239,8 @@ class Runner:
             log.warning("%s", next(iter(outcome.unreachable.values())), extra=ids)
             if outcome.poison is None:
                 self._stopping.wait(UNREACHABLE_PAUSE_SECONDS)
+        if outcome.corrupts:
+            log.error("the device corrupts results: the rest of the batch goes back", extra=ids)
         if outcome.unfit is not None:
             log.error("the device is on probation: %s", outcome.unfit, extra={"device_id": self._device_id, **ids})
         log.info("landed %d of %d", len(outcome.results), len(lease.jobs) + len(lease.refused), extra=ids)
@@ -281,6 +294,8 @@ class Runner:
                 break
             if not self._is_fit(lease, job, outcome):
                 break  # the rest goes back, with what failed in a row
+            if outcome.corrupts:
+                break  # the rest goes back; the coordinator quarantines the device
         self._sentinel.count(len(outcome.results))
 
     def _measure_job(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:
@@ -293,20 +308,18 @@ class Runner:
                 self._metrics.count(WINDOW, row.window_s)
             outcome.results.append((job, row))
         except DevicePoisoned as error:
-            outcome.failures[job.id] = Failure(FailureKind.KILLED, str(error))
+            outcome.failures[job.id] = Failure(kind_of(error), str(error))
             outcome.poison = error
             return False
         except KernelMissing as error:
             outcome.missing[job.id] = error.binary
         except KernelUnreachable as error:
             outcome.unreachable[job.id] = error
-        except InvalidOnDevice as error:
-            outcome.failures[job.id] = Failure(FailureKind.INVALID, str(error))
         except FarmError as error:
-            outcome.failures[job.id] = Failure(FailureKind.FAILED, str(error))
+            outcome.failures[job.id] = Failure(kind_of(error), str(error))
         except Exception as error:  # a defect of a device: the job fails, its neighbours are measured
             log.exception("the device raised", extra={"job_id": job.id, "batch_id": lease.batch_id})
-            outcome.failures[job.id] = Failure(FailureKind.FAILED, f"{type(error).__name__}: {error}")
+            outcome.failures[job.id] = Failure(kind_of(error), f"{type(error).__name__}: {error}")
         return True
 
     def _is_fit(self, lease: Lease, job: ClaimedJob, outcome: _Outcome) -> bool:

@@ -9,7 +9,7 @@ on standard output with JSON objects, one a line. First, when the device is open
 Then, as the last line, the result:
 
     {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested}
-    {"failure": {"kind": "invalid", "failed" or "killed", "message": …}}
+    {"failure": {"kind": "invalid", "failed", "killed" or "corrupted", "message": …}}
 
 or, instead of both, why there is no such device to open, or that another program of this host measures on it:
 
@@ -32,12 +32,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from farm.errors import BadInput, DevicePoisoned, FarmError, InvalidOnDevice, NotFound, ServiceUnavailable
+from farm.errors import BadInput, FarmError, NotFound, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules, energy_mj
 from farm.settings import settings
 from workers.device_lock import DeviceLock, lock_folder
+from workers.failure_kinds import kind_of
 
 if TYPE_CHECKING:
     from workers.measure.explain import Explanation
@@ -123,14 +124,11 @@ def _explained(explanation: Explanation) -> Answer:
 
 def _failure(error: Exception) -> Answer:
     """In the classes of a job's errors. What is not an error of the farm is a defect, and its traceback is logged."""
-    kind = (
-        "invalid" if isinstance(error, InvalidOnDevice) else "killed" if isinstance(error, DevicePoisoned) else "failed"
-    )
     message = str(error)
     if not isinstance(error, FarmError):
         log.error("the device raised", exc_info=error)
         message = f"{type(error).__name__}: {error}"
-    return {"failure": {"kind": kind, "message": message}}
+    return {"failure": {"kind": kind_of(error).value, "message": message}}
 
 
 def _columns(configuration: Configuration, row: Measurement) -> Answer:

@@ -294,7 +294,7 @@ def test_devices_say_what_they_do_and_a_silent_one_is_red_above_all_others(
     assert (busy["campaign"], busy["batch_id"], busy["job_id"]) == ("small", lease.batch_id, lease.jobs[2].id)
     assert busy["busy_s"] > 0
     assert busy["measurements"] == 2
-    assert busy["errors_last_hour"] == {"invalid": 0, "unsupported": 0, "failed": 1, "killed": 0}
+    assert busy["errors_last_hour"] == dict.fromkeys(FailureKind, 0) | {"failed": 1}
     in_colour = farm_in(tmp_path, database_url)  # as a process knows its terminal when it starts
     shown = in_colour("devices", FORCE_COLOR="1", COLUMNS="100", FARM_SILENT_AFTER_SECONDS="1800").stdout
     assert "\x1b[1;31msilent" in shown

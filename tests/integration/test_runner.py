@@ -11,9 +11,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
+from farm.db import jobs
 from farm.db.campaigns import Stored
+from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
-from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
+from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed, ResultCorrupted
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from support.batch_steps import counts, form, rows
@@ -64,6 +66,36 @@ def test_what_one_job_raises_does_not_harm_its_neighbours(
 
     assert run(script) == 9
     assert counts(engine, small.campaign_id) == {"done": 9, "invalid": 1, "pending": 2}
+
+
+def test_a_corrupted_result_is_no_row_and_its_job_is_tried_again(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
+    def script(n: int, _: Configuration) -> Measurement:
+        if n == 2:
+            raise ResultCorrupted(launch="the last launch", difference="element (0, 0)")
+        return row()
+
+    assert run(script) == 11
+    assert counts(engine, small.campaign_id) == {"done": 11, "pending": 1}
+    with engine.connect() as connection:
+        (job,) = jobs.listed(connection, small.campaign_id, kinds=[FailureKind.CORRUPTED])
+    assert (job["attempts"], job["solo"]) == (1, False)
+    assert job["error"] == str(ResultCorrupted(launch="the last launch", difference="element (0, 0)"))
+
+
+def test_a_device_that_corrupts_a_second_result_hands_back_the_rest_of_its_batch(
+    engine: Engine, small: Stored, run: Callable[..., int]
+) -> None:
+    def script(n: int, _: Configuration) -> Measurement:
+        if n in (2, 4):
+            raise ResultCorrupted(launch="the last launch", difference="one bit")
+        return row()
+
+    assert run(script) == 3
+    assert counts(engine, small.campaign_id) == {"done": 3, "pending": 9}
+    with engine.connect() as connection:
+        assert jobs.failures_by_kind(connection, small.campaign_id) == {"corrupted": 2}
 
 
 def test_a_poisoned_device_lands_what_came_before_and_suspects_its_job(

@@ -18,7 +18,8 @@ WITH in_batch AS (
         (SELECT count(*) FROM failures f WHERE f.job_id = j.id) AS failed,
         EXISTS (SELECT 1 FROM failures f WHERE f.job_id = j.id AND f.kind = 'failed' AND f.batch_id IS NULL) AS unbuilt,
         (
-            SELECT count(DISTINCT f.device_id) FROM failures f WHERE f.job_id = j.id AND f.kind IN ('failed', 'killed')
+            SELECT count(DISTINCT f.device_id) FROM failures f
+            WHERE f.job_id = j.id AND f.kind IN ('failed', 'killed', 'corrupted')
         ) AS failed_on
     FROM jobs j JOIN lanes l ON l.id = j.lane_id JOIN campaigns c ON c.id = l.campaign_id
     LEFT JOIN returned_jobs r ON r.job_id = j.id LEFT JOIN in_batch b ON b.job_id = j.id

@@ -25,7 +25,15 @@ from hypothesis import strategies as st
 import farm
 from farm.cli import measure
 from farm.devices import Backend, DeviceIdentity
-from farm.errors import BadInput, CudaUnavailable, DeviceLocked, DevicePoisoned, InvalidOnDevice, MeasurementFailed
+from farm.errors import (
+    BadInput,
+    CudaUnavailable,
+    DeviceLocked,
+    DevicePoisoned,
+    InvalidOnDevice,
+    MeasurementFailed,
+    ResultCorrupted,
+)
 from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
 from farm.repro import repro_command
@@ -529,6 +537,11 @@ def answers_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], list[dict[
         (InvalidOnDevice(why="too large"), "invalid", "too large"),
         (MeasurementFailed(why="no memory"), "failed", "The measurement failed: no memory"),
         (DevicePoisoned(why="illegal address"), "killed", str(DevicePoisoned(why="illegal address"))),
+        (
+            ResultCorrupted(launch="the last launch", difference="one bit"),
+            "corrupted",
+            str(ResultCorrupted(launch="the last launch", difference="one bit")),
+        ),
         (ZeroDivisionError("of a device"), "failed", "ZeroDivisionError: of a device"),
     ],
 )

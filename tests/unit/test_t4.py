@@ -20,6 +20,7 @@ from farm.errors import (
     FarmError,
     InvalidOnDevice,
     MeasurementFailed,
+    ResultCorrupted,
     WrongResult,
 )
 from farm.kernels import FAMILIES, Configuration
@@ -133,6 +134,12 @@ def test_no_parameter_of_a_family_hides_a_part_of_the_problem() -> None:
         (FailureKind.FAILED, BuildFailed(why="too long", binary="b"), "compile", "CompilationFailedConfig"),
         (FailureKind.FAILED, WrongResult(**WRONG), "correctness", "RuntimeFailedConfig"),
         (FailureKind.FAILED, ElementNotWritten(**WRONG), "correctness", "RuntimeFailedConfig"),
+        (
+            FailureKind.CORRUPTED,
+            ResultCorrupted(launch="the last launch", difference="one bit"),
+            "correctness",
+            "RuntimeFailedConfig",
+        ),
         (FailureKind.FAILED, MeasurementFailed(why="no clock"), "runtime", "RuntimeFailedConfig"),
         (FailureKind.FAILED, DeviceOutOfMemory(why="full"), "runtime", "RuntimeFailedConfig"),
         (FailureKind.FAILED, "ValueError: (job_seconds)", "runtime", "RuntimeFailedConfig"),
