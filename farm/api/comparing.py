@@ -13,6 +13,7 @@ from farm.api.submitting import store
 from farm.compare.summaries import FillSummary, GroupComparison, GroupSummary, Regression
 from farm.db.states import Role
 from farm.errors import BadInput, NothingShared
+from farm.protocols import Time
 
 if TYPE_CHECKING:
     from farm.compare.aggregation import CompareQuery
@@ -28,7 +29,7 @@ class Comparing(Document):
         default=[],
         max_length=100,
         description="Two groups or more, the baseline first. A group is a device type, a host, the beginning of a device's "
-        "UUID, or conditions with commas: type= host= device= campaign= since= until= clocks= distribution= source=, or a "
+        "UUID, or conditions with commas: type= host= device= campaign= since= until= clocks= distribution= protocol= source=, or a "
         "key of the environment, as in driver=.",
     )
     by: Annotated[str | None, Cli(metavar="KEY")] = Field(
@@ -46,7 +47,8 @@ class Comparing(Document):
     dtype: str | None = Field(default=None, description="Only of this input type, or of these three, as f16:f16:f32.")
     any_source: bool = Field(default=False, description="Recorded and imported rows too, labelled.")
     mixed: bool = Field(
-        default=False, description="Compare rows at different clock policies, or of different operands, all the same."
+        default=False,
+        description="Compare rows at different clock policies, of different operands or protocols all the same, labelled.",
     )
     tie: Annotated[float, Cli(metavar="PCT")] = Field(
         default=SMALLER_IS_A_TIE_PCT, ge=0.01, le=50, description="A smaller difference in time is a tie, in %."
@@ -66,6 +68,11 @@ class Comparing(Document):
         le=1000,
         description="Which groups are slower than the baseline by more than that, in %, shown with 95% confidence. The "
         "command ends with exit code 7 where one is.",
+    )
+    time: Time | None = Field(
+        default=None,
+        description="Compare this time of rows that have both: the burst time after a rest, or the settled time under load. "
+        "Without it, the time of the rows' protocol, which is the settled time for `farm`.",
     )
     predict: bool = Field(
         default=False,
@@ -90,6 +97,10 @@ class Compared(Document):
     confidence: float
     confidence_of_bounds: float
     tie: float = Field(description="a smaller difference in time is a tie: 0.01 is 1%")
+    time: Time | None = Field(description="the time that is compared; null where the rows' protocol measures neither")
+    common_time: bool = Field(
+        default=False, description="whether protocols differ, and the compared time is one that all rows have"
+    )
     predicting: bool
     notes: list[str] = Field(description="differences between the groups' conditions, and what was left out")
     minor_notes: list[str] = Field(
@@ -97,6 +108,11 @@ class Compared(Document):
     )
     sides: list[GroupComparison]
     slower: list[Regression] | None = Field(default=None, description="if the query has a check")
+
+    @property
+    def time_name(self) -> str:
+        """The heading of the ratio of times: which of both times it is, where that is not the settled time of `farm`."""
+        return f"{self.time} time" if self.common_time or self.time == "burst" else "time"
 
 
 class ComparedAndFilled(Document):
@@ -115,6 +131,8 @@ def _document(found: Comparison, slower: list[Regression] | None = None) -> Comp
         confidence=CONFIDENCE,
         confidence_of_bounds=BOUNDS_CONFIDENCE,
         tie=found.query.tie,
+        time=found.time.time,
+        common_time=found.time.common,
         predicting=found.query.predict_from is not None,
         notes=list(found.notes),
         minor_notes=list(found.minor_notes),
@@ -184,6 +202,6 @@ def _compare_query(access: Access, query: Comparing) -> CompareQuery:
         grams_per_kwh=query.carbon,
         predict_from=access.settings.tracking_uri if query.predict else None,
         **query.model_dump(
-            include={"by", "campaign", "family", "dtype", "any_source", "mixed", "top", "mix_protocols"}
+            include={"by", "campaign", "family", "dtype", "any_source", "mixed", "top", "time", "mix_protocols"}
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from farm.api.comparing import Compared
+from farm.both_times import are_apart
 from farm.cli.output import configuration_text, console, remarks
 from farm.cli.tables import Column, Table
 from farm.compare.money import MIN_SHAPES
@@ -23,6 +24,7 @@ from farm.compare.summaries import (
     RatioSummary,
 )
 from farm.formatting import seconds_text, some_of
+from farm.protocols import ProtocolName
 from farm.registry import CHAMPION
 
 _BASELINE = ascii_uppercase[0]
@@ -48,10 +50,10 @@ def show(found: Compared, *, filled: bool, every_note: bool = False) -> None:
             continue
         if groups is predicted:
             _print_forecasts(every, named)
-        _print_overall(groups, found.tie, label)
+        _print_overall(groups, found, label)
         _print_costs(groups, label)
         for letter, one in groups:
-            _print_breakdowns(letter, one, label)
+            _print_breakdowns(letter, one, found, label)
             if one.top:
                 _print_top(letter, one.top, label)
     for note in (*found.notes, *(found.minor_notes if every_note else ())):
@@ -83,6 +85,7 @@ _SUMMARIES = Table(
     Column(""),
     Column("group", folds=True),
     Column("devices", folds=True, priority=2),
+    Column("protocol", folds=True, priority=3),
     Column("rows", number=True, priority=1),
     Column("configurations", number=True),
     Column("missing", number=True),
@@ -94,11 +97,12 @@ def _print_summaries(groups: Sequence[tuple[str, GroupSummary]]) -> None:
         [
             (
                 letter, f"{one.name}{' (baseline)' if letter == _BASELINE else ''}", _devices(one) if one.devices else None,
-                one.rows, one.configurations, one.missing,
+                ", ".join(one.protocols) or None, one.rows, one.configurations, one.missing,
             )
             for letter, one in groups
         ],
         title="groups",
+        without=["protocol"] if all(set(one.protocols) <= {ProtocolName.FARM} for _, one in groups) else [],
     )  # fmt: skip
 
 
@@ -162,7 +166,7 @@ _OVERALL = Table(
     Column(""),
     Column("{pairs}", number=True, priority=4),
     Column("shapes", number=True, priority=3),
-    *_ratio_columns(**{"time": 0, "TFLOP/s": 3, "power": 1, "energy": 2}),
+    *_ratio_columns(**{"{compared}": 0, "burst": 1, "TFLOP/s": 3, "power": 1, "energy": 2}),
 )
 
 _VERDICTS = Table(
@@ -177,21 +181,32 @@ _VERDICTS = Table(
 )
 
 
-def _print_overall(groups: Sequence[tuple[str, Findings]], tie: float, label: str) -> None:
+def _print_overall(groups: Sequence[tuple[str, Findings]], found: Compared, label: str) -> None:
     figured = [(letter, one.overall) for letter, one in groups if one.overall is not None]
     lines = [
-        (f"{letter} / {_BASELINE}", f.configurations, f.shapes, *_ratio_cells(f.time, f.tflops, f.power, f.energy))
+        (
+            f"{letter} / {_BASELINE}",
+            f.configurations,
+            f.shapes,
+            *_ratio_cells(f.time, f.burst, f.tflops, f.power, f.energy),
+        )
         for letter, f in figured
     ]
     bounds = f", with the model's {BOUNDS_CONFIDENCE:.0%} bounds" if label else ""
     title = f"{label}median ratio over shapes (95% interval{bounds})"
-    _OVERALL.print(lines, title=title, names={"pairs": "predicted" if label else "shared"})
+    names = {"pairs": "predicted" if label else "shared", "compared": found.time_name}
+    _OVERALL.print(lines, title=title, names=names, without=_without_burst([f for _, f in figured]))
     lines_of_verdicts = [
         (letter, f.faster, f.ties, f.slower, f.unsure, _percent(f.baseline_roofline), _percent(f.roofline))
         for letter, f in figured
     ]
-    title = f"{label}configurations by time (a tie is within {100 * tie:g}%), and median share of the roofline"
+    title = f"{label}configurations by time (a tie is within {100 * found.tie:g}%), and median share of the roofline"
     _VERDICTS.print(lines_of_verdicts, title=title, names={"baseline": _BASELINE})
+
+
+def _without_burst(shown: Sequence[RatioSummary]) -> list[str]:
+    """The columns to leave out where no burst time differs from the compared one."""
+    return [] if any(ratios.burst is not None for ratios in shown) else ["burst", "burst 95%"]
 
 
 _COSTS = Table(
@@ -227,7 +242,7 @@ _BREAKDOWNS = Table(
     Column("", folds=True),
     Column("{pairs}", number=True, priority=4),
     Column("shapes", number=True, priority=3),
-    *_ratio_columns(time=0, power=1, energy=2),
+    *_ratio_columns(**{"{compared}": 0, "burst": 1, "power": 1, "energy": 2}),
     Column("faster", number=True, priority=2),
     Column("tie", number=True, priority=3),
     Column("slower", number=True, priority=2),
@@ -235,17 +250,18 @@ _BREAKDOWNS = Table(
 )
 
 
-def _print_breakdowns(letter: str, one: Findings, label: str) -> None:
+def _print_breakdowns(letter: str, one: Findings, found: Compared, label: str) -> None:
     lines = [
         (
-            name, f.configurations, f.shapes, *_ratio_cells(f.time, f.power, f.energy),
+            name, f.configurations, f.shapes, *_ratio_cells(f.time, f.burst, f.power, f.energy),
             f.faster, f.ties, f.slower, f.unsure,
         )
         for name, f in _breakdowns(one).items()
     ]  # fmt: skip
     by = f"type, size, and bound on {_BASELINE}" if one.by_bound else "type and size"
-    names = {"pairs": "predicted" if label else "shared"}
-    _BREAKDOWNS.print(lines, title=f"{label}{letter} / {_BASELINE} by {by}", names=names)
+    names = {"pairs": "predicted" if label else "shared", "compared": found.time_name}
+    without = _without_burst([*_breakdowns(one).values()])
+    _BREAKDOWNS.print(lines, title=f"{label}{letter} / {_BASELINE} by {by}", names=names, without=without)
 
 
 _TOP = Table(
@@ -254,7 +270,10 @@ _TOP = Table(
     Column("{baseline}", "ms", number=True),
     Column("{side}", "ms", number=True),
     Column("ratio", number=True),
+    Column("{baseline} burst", "ms", number=True, priority=2),
+    Column("{side} burst", "ms", number=True, priority=2),
     Column("verdict", folds=True, priority=1),
+    sparse=True,
 )
 
 
@@ -265,6 +284,8 @@ def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], label: str) -> No
             _marked(row["baseline_runtime_ms"], row["baseline_predicted"]),
             _marked(row["runtime_ms"], row["predicted"]),
             row["time_ratio"],
+            _burst_apart(row["baseline_runtime_burst_ms"], row["baseline_runtime_ms"]),
+            _burst_apart(row["runtime_burst_ms"], row["runtime_ms"]),
             row["verdict"],
         )
         for row in rows
@@ -284,6 +305,10 @@ def _factor(value: float) -> str:
 
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{100 * share:.1f}%"
+
+
+def _burst_apart(burst_ms: float | None, compared_ms: float) -> float | None:
+    return burst_ms if are_apart(burst_ms, compared_ms) else None
 
 
 def _marked(value: float, predicted: bool) -> float | str:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Engine
 
-from farm.compare import compatibility, row_query
+from farm.compare import compared_time, compatibility, row_query
 from farm.compare.breakdowns import Problems
+from farm.compare.compared_time import ComparedTime
 from farm.compare.groups import (
     MAX_GROUPS,
     Group,
@@ -34,6 +35,7 @@ from farm.db.arrow_columns import Words
 from farm.errors import BadInput, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
+from farm.protocols import Time
 from farm.registry import ModelInfo, Protocol, answering_models
 
 
@@ -57,6 +59,8 @@ class CompareQuery:
     top: int = 0
     # URI of the model registry whose champions predict what a group lacks. None: no predictions.
     predict_from: str | None = None
+    # Which of both times of a GEMM. None: that of the rows' protocol, or one that all rows have.
+    time: Time | None = None
     # Also use models that learned from rows of other measuring protocols.
     mix_protocols: bool = False
 
@@ -72,6 +76,7 @@ class Aggregation:
     # The device types of its rows. Of a group without rows, those that its conditions mean.
     types: Mapping[str, tuple[str, ...]]
     ids: Words
+    time: ComparedTime
     medians: Mapping[str, Medians]
     # How the rows of each group were measured; empty without predictions.
     protocols: Mapping[str, Sequence[Protocol]]
@@ -129,17 +134,21 @@ def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> 
     if query.family is not None or query.dtype is not None:
         problems = row_query.problems(engine, rows.ids)
         rows = rows.taken(_filtered(problems, query)[rows.configuration])
-    counts = np.bincount(rows.kind, minlength=len(wanted))
     own = {name: np.array([kind in kinds for kind in wanted]) for name, kinds in chosen.kinds.items()}
-    kinds_by_group = {
-        name: [(kind, int(n)) for kind, n, is_own in zip(wanted, counts, of_group, strict=True) if is_own and n]
-        for name, of_group in own.items()
-    }
+    kinds_by_group = _counted(rows, wanted, own)
     for name, kinds in kinds_by_group.items():
         if not kinds and chosen.kinds[name]:
             raise SideWithoutRows(side=name, why="none of its rows has that --family or --dtype")
+    loaded = {name: kinds for name, kinds in kinds_by_group.items() if kinds}
+    time = compared_time.choose(rows, wanted, loaded, query.time)
+    rows = time.of(rows, wanted)
+    timed = np.isfinite(rows.runtime_ms)
+    without = {name: int((~timed & of_group[rows.kind]).sum()) for name, of_group in own.items()}
+    rows = rows.taken(timed)
+    kinds_by_group = _counted(rows, wanted, own)
     measured = {name: kinds for name, kinds in kinds_by_group.items() if kinds}
-    notes = compatibility.require_compatible(measured, mixed=query.mixed)
+    notes = compared_time.notes_on(time, loaded, without)
+    notes += compatibility.require_compatible(measured, mixed=query.mixed, common_time=time.common)
     labels, minor = compatibility.difference_notes(measured)
     return Aggregation(
         query=query,
@@ -151,6 +160,7 @@ def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> 
             for name, group in chosen.groups.items()
         },
         ids=rows.ids,
+        time=time,
         medians={name: _medians(rows.taken(of_group[rows.kind]), len(rows.ids)) for name, of_group in own.items()},
         protocols={name: _protocols(kinds) for name, kinds in kinds_by_group.items()} if uri is not None else {},
         problems=problems,
@@ -314,15 +324,27 @@ def _filtered(problems: Problems, query: CompareQuery) -> Bools:
 # --- one figure for each configuration ---------------------------------------------------------------
 
 
+def _counted(
+    rows: MeasurementRows, wanted: Sequence[RowKind], own: Mapping[str, Bools]
+) -> dict[str, list[tuple[RowKind, int]]]:
+    """By group its kinds of rows with their numbers of rows. `own` says which kinds a group has: [kinds]."""
+    counts = np.bincount(rows.kind, minlength=len(wanted))
+    return {
+        name: [(kind, int(n)) for kind, n, is_own in zip(wanted, counts, of_group, strict=True) if is_own and n]
+        for name, of_group in own.items()
+    }
+
+
 def _medians(rows: MeasurementRows, configurations: int) -> Medians:
     """Medians by configuration. Energy is computed per row, as in `farm.measurement.energy_mj`."""
     of, powered = rows.configuration, np.isfinite(rows.power_w)
-    sustained = np.where(np.isfinite(rows.runtime_settled_ms), rows.runtime_settled_ms, rows.runtime_ms)
+    burst, with_burst = rows.runtime_burst_ms, np.isfinite(rows.runtime_burst_ms)
     rse = np.zeros(configurations)
     np.maximum.at(rse, of, rows.runtime_rse)
     return Medians(
         medians_at(rows.runtime_ms, of, configurations),
         rse,
         medians_at(rows.power_w[powered], of[powered], configurations),
-        medians_at((rows.power_w * sustained)[powered], of[powered], configurations),
+        medians_at((rows.power_w * rows.runtime_settled_ms)[powered], of[powered], configurations),
+        medians_at(burst[with_burst], of[with_burst], configurations),
     )

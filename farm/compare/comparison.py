@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Engine
 
-from farm.compare import breakdowns, forecasts, pair_table, remedies, row_query
+from farm.compare import breakdowns, compared_time, forecasts, pair_table, remedies, row_query
 from farm.compare.aggregation import Aggregation, CompareQuery, aggregate
+from farm.compare.compared_time import ComparedTime
 from farm.compare.findings import ConfigurationFacts, Pairs, RatioBounds, summarize
 from farm.compare.forecasts import Forecast
 from farm.compare.statistics import Bools, Ints, Medians
@@ -34,6 +35,7 @@ class Comparison:
     notes: tuple[str, ...]
     # Differences that hardly matter: versions of programs that compute nothing, and unknown versions.
     minor_notes: tuple[str, ...]
+    time: ComparedTime
     query: CompareQuery
 
     def write_csv(self, engine: Engine, path: Path) -> int:
@@ -116,6 +118,7 @@ def compare_groups(engine: Engine, data: Aggregation) -> Comparison:
         predicted_pairs=predicted_pairs,
         notes=tuple(notes),
         minor_notes=data.minor_notes,
+        time=data.time,
         query=query,
     )
 
@@ -179,6 +182,7 @@ def _group_summary(data: Aggregation, name: str, card: Gpu | None, forecast: For
         rows=sum(rows for _, rows in kinds),
         configurations=int(data.has(name).sum()),
         missing=int(data.missing(name).sum()),
+        protocols=compared_time.protocols_of(kinds),
         devices=tuple(sorted({kind.device for kind, _ in kinds}, key=lambda device: device.uuid)),
         gpu=None if card is None else card.name,
         forecast=None if forecast is None else forecast.summary,

@@ -1,4 +1,4 @@
-"""Which rows may be compared: groups that differ in clocks or operands are refused, other differences noted (pure)."""
+"""Which rows may be compared: groups that differ in clocks, operands or protocol are refused, other differences noted (pure)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,27 @@ KindsByGroup = Mapping[str, Sequence[tuple[RowKind, int]]]
 _MUST_MATCH = (
     ("Clock policy", "clocks", "Results at other clocks are those of another card."),
     ("Operand distribution", "distribution", "Operand values change power, and times where power is limited."),
+    (
+        "Protocol",
+        "protocol",
+        "Protocols measure different times, and these rows have no burst or settled time in common.",
+    ),
 )
 
 _NOT_COMPUTING = ("cupy", "framework", "kernel_source", "numpy", "os", "python", "version")
 """Keys of environments whose differences are minor: they neither compile nor run kernels."""
 
 
-def require_compatible(kinds: KindsByGroup, *, mixed: bool) -> list[str]:
-    """Raises `NotComparable` for differences in clocks or operands. With `mixed`, returns a note on each instead."""
+def require_compatible(kinds: KindsByGroup, *, mixed: bool, common_time: bool = False) -> list[str]:
+    """Raises `NotComparable` for differences in clocks, operands or protocol. With `mixed`, returns a note on each instead.
+
+    Args:
+        common_time: Protocols may differ, because a time is compared that all rows have.
+    """
     notes, differing, narrowed = list[str](), dict[str, str](), list[str]()
     for what, key, why in _MUST_MATCH:
+        if key == "protocol" and common_time:
+            continue
         counts = {name: _row_counts(of_group, key) for name, of_group in kinds.items()}
         values = sorted(set().union(*counts.values()))
         if len(values) < 2:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from farm import both_times
 from farm.compare import breakdowns, money
 from farm.compare.breakdowns import Breakdown, Problems
 from farm.compare.statistics import (
@@ -192,7 +193,13 @@ def _by_label(measures: _Measures, breakdown: Breakdown, overall: RatioSummary) 
             yield label, found
 
 
-_QUANTITIES = {"time": "runtime_ms", "power": "power_w", "energy": "energy_mj"}
+_QUANTITIES = {"time": "runtime_ms", "power": "power_w", "energy": "energy_mj", "burst": "burst_ms"}
+
+
+def _apart(figures: Medians) -> Bools:
+    """Where both times differ so much that both are shown: [pairs]."""
+    found: Bools = np.abs(figures.burst_ms / figures.runtime_ms - 1) > both_times.APART
+    return found
 
 
 def _log_ratios(baseline: Medians, side: Medians) -> dict[str, Floats]:
@@ -208,6 +215,8 @@ class _Measures:
     verdict: Ints
     baseline_roofline: Floats
     roofline: Floats
+    # Whether the burst time of the baseline or of the group differs from its compared time: see `farm.both_times`.
+    apart: Bools
     # By quantity: logarithms of the ratios, then of the smallest and the largest ones where a figure is predicted.
     logs: Mapping[str, tuple[Floats, ...]]
 
@@ -224,6 +233,7 @@ class _Measures:
             pairs.verdict,
             share(cards[0], pairs.baseline.runtime_ms),
             share(cards[1], pairs.side.runtime_ms),
+            _apart(pairs.baseline) | _apart(pairs.side),
             {name: tuple(one[name] for one in ratios) for name in _QUANTITIES},
         )
 
@@ -233,6 +243,7 @@ class _Measures:
             self.verdict[which],
             self.baseline_roofline[which],
             self.roofline[which],
+            self.apart[which],
             {name: tuple(one[which] for one in logs) for name, logs in self.logs.items()},
         )
 
@@ -249,6 +260,7 @@ class _Measures:
             tflops=_inverse(time),
             power=self._ratio("power"),
             energy=self._ratio("energy"),
+            burst=self._ratio("burst") if self.apart.any() else None,
             faster=int(verdict[PairVerdict.FASTER]),
             ties=int(verdict[PairVerdict.TIE]),
             slower=int(verdict[PairVerdict.SLOWER]),

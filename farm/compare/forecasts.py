@@ -53,6 +53,8 @@ def forecasts(engine: Engine, data: Aggregation, uri: str) -> tuple[dict[str, Fo
     A model is used only if its training rows and the rows compared with its predictions were measured by the same protocols,
     or if the query mixes protocols.
     """
+    if data.time.time == "burst" and (data.time.common or data.query.time is not None):
+        return {}, [f"{NOT_PREDICTED} any group: burst times are compared, and models predict settled times."]
     found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, registry.Model]()
     of_another = dict[str, _OtherProtocol]()
     for name in data.groups:
@@ -168,7 +170,8 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: registry.Model, c
             if f"{name}{suffix}" in predicted:  # models of older versions of the farm give no bounds
                 column[at] = predicted[f"{name}{suffix}"].to_numpy(np.float64)
         exact = np.zeros(len(ids))
-        return Medians(columns["runtime_ms"], exact, columns["power_w"], columns["energy_mj"])
+        unknown = np.full(len(ids), np.nan)
+        return Medians(columns["runtime_ms"], exact, columns["power_w"], columns["energy_mj"], unknown)
 
     middle, low, high = placed(""), placed("_low"), placed("_high")
     summary = ForecastSummary(

@@ -17,7 +17,7 @@ from farm.time_parsing import moment
 
 MAX_GROUPS = 12
 SOURCES = tuple(source.value for source in Source if source is not Source.SENTINEL)
-OWN_KEYS = ("type", "host", "device", "campaign", "since", "until", "clocks", "distribution", "source")
+OWN_KEYS = ("type", "host", "device", "campaign", "since", "until", "clocks", "distribution", "protocol", "source")
 """Conditions on columns of a row; any other key is one of its environment."""
 
 UNKNOWN = "unknown"
@@ -46,6 +46,7 @@ class RowKind:
     clocks: str | None
     distribution: str
     l2: str
+    protocol: str
     # None unless a group names a campaign.
     campaign_id: int | None = None
     # How many of the groups' times are not after the row's: `width_bucket`. None unless a group names times.
@@ -55,6 +56,8 @@ class RowKind:
     # Whether their stop reason says how the time was measured. None unless protocols are needed.
     timed: bool | None = None
     rows: int = 0
+    # How many of them have `runtime_burst_ms`.
+    with_burst: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class Group:
     until: datetime | None = None
     clocks: str | None = None
     distribution: str | None = None
+    protocol: str | None = None
     source: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -82,9 +86,8 @@ class Group:
 
     def conditions(self) -> dict[str, str]:
         """The conditions that are not about devices, as written."""
-        given = {
-            name: getattr(self, name) for name in ("campaign", "since", "until", "clocks", "distribution", "source")
-        }
+        names = ("campaign", "since", "until", "clocks", "distribution", "protocol", "source")
+        given = {name: getattr(self, name) for name in names}
         return {name: str(value) for name, value in given.items() if value is not None} | dict(self.environment)
 
 
@@ -196,6 +199,7 @@ def includes(
         "campaign": (None if group.campaign is None else campaigns[group.campaign], kind.campaign_id),
         "clocks": (group.clocks, kind.clocks or UNKNOWN),
         "distribution": (group.distribution, kind.distribution),
+        "protocol": (group.protocol, kind.protocol),
         "source": (group.source, kind.source),
     }
     return (

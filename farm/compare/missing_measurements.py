@@ -20,18 +20,20 @@ from farm.campaign.planning import why_invalid_on_all
 from farm.campaign.summary import Reasons
 from farm.compare import row_query
 from farm.compare.aggregation import Aggregation
-from farm.compare.groups import Group
+from farm.compare.groups import Group, RowKind
 from farm.compare.statistics import Bools
 from farm.compare.summaries import FillSummary
 from farm.db import campaigns, configurations
 from farm.errors import FillTooLarge
 from farm.kernels import Configuration
 from farm.measurement import Distribution, MeasuringRules, OperandRules, Source
+from farm.protocols import ProtocolName
 
 MAX_CONFIGURATIONS = 200_000
 """Limit for one fill: its campaign lists them one by one."""
 
 _DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
+_PROTOCOLS = frozenset(name.value for name in ProtocolName)
 _NOT_MEASURABLE = {
     "campaign": "a fill makes a campaign of its own; submit that campaign again, or leave the condition out",
     "since": "new measurements are not of that time",
@@ -124,12 +126,15 @@ def _why_not(group: Group, devices: Sequence[KnownDevice], *, any_source: bool) 
     """Why new measurements would not belong to the group; None if they would."""
     conditions = group.conditions()
     source, distribution = conditions.pop("source", None), conditions.pop("distribution", None)
+    protocol = conditions.pop("protocol", None)
     for key in conditions:
         return _NOT_MEASURABLE.get(key, f"{key} depends on the host, and no campaign can request it")
     if group.type is None and group.host is None and group.device is None:
         return "it names no type, host or device"
     if distribution is not None and distribution not in _DISTRIBUTIONS:
         return f"no campaign can request operands of the distribution {distribution!r}"
+    if protocol is not None and protocol not in _PROTOCOLS:
+        return f"no campaign can request the protocol {protocol!r}"
     if source == Source.IMPORTED:
         return "imported rows come from files"
     if not devices:
@@ -185,7 +190,7 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
         if not count:
             continue
         if kind.campaign_id is None:
-            campaign, rules = "rows of no campaign", _default_rules(kind.distribution, power=2 * with_power > count)
+            campaign, rules = "rows of no campaign", _default_rules(kind, power=2 * with_power > count)
         else:
             campaign, rules = stored[kind.campaign_id]
         rows_by[rules] += count
@@ -206,14 +211,18 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
     if wanted_distribution is not None:
         operands = chosen.operands.model_copy(update={"distribution": wanted_distribution})
         chosen = chosen.model_copy(update={"operands": operands})
+    wanted_protocol = data.groups[name].protocol
+    if wanted_protocol is not None:
+        chosen = chosen.model_copy(update={"protocol": ProtocolName(wanted_protocol)})
     return chosen, notes
 
 
-def _default_rules(distribution: str, *, power: bool) -> MeasuringRules:
-    """The default rules, with the operands of rows without a campaign, and with power where most of them have it."""
+def _default_rules(kind: RowKind, *, power: bool) -> MeasuringRules:
+    """The default rules, with the operands and protocol of rows without a campaign, and with power where most have it."""
     operands = (
-        OperandRules.model_validate({"distribution": distribution})
-        if distribution in _DISTRIBUTIONS
+        OperandRules.model_validate({"distribution": kind.distribution})
+        if kind.distribution in _DISTRIBUTIONS
         else OperandRules()
     )
-    return MeasuringRules(operands=operands, power="all" if power else "none")
+    protocol = ProtocolName(kind.protocol) if kind.protocol in _PROTOCOLS else ProtocolName.FARM
+    return MeasuringRules(protocol=protocol, operands=operands, power="all" if power else "none")

@@ -15,7 +15,8 @@ from farm.compare.findings import Pairs
 from farm.compare.statistics import Floats, Ints, PairVerdict
 from farm.csv_cells import cells
 
-_FIGURES = ("runtime_ms", "power_w", "energy_mj")
+_FIGURES = {"runtime_ms": "runtime_ms", "power_w": "power_w", "energy_mj": "energy_mj", "runtime_burst_ms": "burst_ms"}
+"""Columns of a table, each with its name in `Medians`."""
 
 
 def table(engine: Engine, pairs: Pairs, which: Ints) -> Any:
@@ -23,9 +24,9 @@ def table(engine: Engine, pairs: Pairs, which: Ints) -> Any:
     import pyarrow as pa
 
     found = row_query.configuration_table(engine, pairs.ids[which])
-    for name in _FIGURES:
-        found = found.append_column(f"baseline_{name}", _numbers(getattr(pairs.baseline, name)[which]))
-        found = found.append_column(name, _numbers(getattr(pairs.side, name)[which]))
+    for name, field in _FIGURES.items():
+        found = found.append_column(f"baseline_{name}", _numbers(getattr(pairs.baseline, field)[which]))
+        found = found.append_column(name, _numbers(getattr(pairs.side, field)[which]))
     verdicts = pa.array([verdict.name.lower() for verdict in PairVerdict])
     verdict = pa.DictionaryArray.from_arrays(pa.array(pairs.verdict[which]), verdicts).cast(pa.string())
     found = found.append_column("time_ratio", _numbers(pairs.time_ratio[which])).append_column("verdict", verdict)

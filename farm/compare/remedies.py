@@ -18,7 +18,7 @@ REFUSALS = (SideWithoutRows, NotComparable, NothingShared)
 
 Refusal = SideWithoutRows | NotComparable | NothingShared
 
-_NARROWED = ("clocks", "distribution")
+_NARROWED = ("clocks", "distribution", "protocol")
 """Keys of groups that `farm.compare.compatibility` refuses to mix."""
 
 
@@ -60,18 +60,21 @@ def _candidates(engine: Engine, query: CompareQuery) -> Iterator[CompareQuery]:
 
 
 def _narrowed(query: CompareQuery, kinds: Mapping[str, Sequence[RowKind]]) -> CompareQuery | None:
-    """Each group with clocks and operands that all groups have; None where they have none in common."""
-    counts = list[Counter[tuple[str, str]]]()
+    """Each group with clocks, operands and a protocol that all groups have, as far as they differ; None where there are none."""
+    counts = list[Counter[tuple[str, str, str]]]()
     for of_group in kinds.values():
-        own = Counter[tuple[str, str]]()
+        own = Counter[tuple[str, str, str]]()
         for kind in of_group:
-            own[kind.clocks or UNKNOWN, kind.distribution] += kind.rows
+            own[kind.clocks or UNKNOWN, kind.distribution, kind.protocol] += kind.rows
         counts.append(own)
     common = set.intersection(*(set(own) for own in counts)) if counts else set()
     if not common:
         return None
     best = max(sorted(common), key=lambda key: min(own[key] for own in counts))
-    conditions = dict(zip(_NARROWED, best, strict=True))
+    values_by_key = [set(values) for values in zip(*set().union(*counts), strict=True)]
+    conditions = {
+        key: value for key, value, values in zip(_NARROWED, best, values_by_key, strict=True) if len(values) > 1
+    }
     groups = tuple(
         ",".join([group, *(f"{key}={value}" for key, value in conditions.items() if f"{key}=" not in group)])
         for group in query.groups
@@ -88,6 +91,7 @@ def command_of(query: CompareQuery) -> str:
         "--type": query.device_type,
         "--family": query.family,
         "--dtype": query.dtype,
+        "--time": query.time,
     }
     words += [word for name, value in options.items() if value is not None for word in (name, value)]
     flags = {

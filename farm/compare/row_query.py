@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +64,7 @@ class RowFilter:
             "clocks": "r.clock_policy",
             "distribution": "r.distribution",
             "l2": "r.l2",
+            "protocol": "r.protocol",
         }
         if self.campaigns:
             columns["campaign_id"] = "r.campaign_id"
@@ -94,7 +95,8 @@ def kinds(
     selected = ", ".join(f"{sql} AS {name}" for name, sql in columns.items())
     found = connection.execute(
         text(
-            f"SELECT {selected}, count(*) AS rows FROM measurements r WHERE r.source <> 'sentinel'{row_filter.excluded} "
+            f"SELECT {selected}, count(*) AS rows, count(r.runtime_burst_ms) AS with_burst "
+            f"FROM measurements r WHERE r.source <> 'sentinel'{row_filter.excluded} "
             f"GROUP BY {', '.join(map(str, range(1, len(columns) + 1)))}".replace(":", r"\:")
         )
     )
@@ -119,15 +121,19 @@ class MeasurementRows:
     runtime_rse: Floats
     power_w: Floats
     runtime_settled_ms: Floats
+    runtime_burst_ms: Floats
+    runtime_burst_rse: Floats
     ids: Words  # [configurations, 2]
 
     def taken(self, which: np.ndarray[Any, np.dtype[np.bool_]]) -> MeasurementRows:
         """The chosen rows; `ids` stays."""
-        names = ("kind", "configuration", "runtime_ms", "runtime_rse", "power_w", "runtime_settled_ms")
-        return MeasurementRows(ids=self.ids, **{name: getattr(self, name)[which] for name in names})
+        names = ("kind", "configuration", *_FIGURES, *_OF_BURST)
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
 _FIGURES = ("runtime_ms", "runtime_rse", "power_w", "runtime_settled_ms")
+_OF_BURST = ("runtime_burst_ms", "runtime_burst_rse")
+"""Read only where a row has them."""
 
 
 def rows(engine: Engine, wanted: Sequence[RowKind], row_filter: RowFilter) -> MeasurementRows:
@@ -145,14 +151,16 @@ def rows(engine: Engine, wanted: Sequence[RowKind], row_filter: RowFilter) -> Me
     if "source" in separating:
         among.append(f"r.source IN ({', '.join(_literal(source) for source in sorted(set(values['source'])))})")
     selected = [f"{columns[name]} AS {name}" for name in separating]
-    selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES)]
+    of_burst = _OF_BURST if any(kind.with_burst for kind in wanted) else ()
+    selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES, *of_burst)]
     found = read(
         engine,
         f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *conditions])}{row_filter.excluded}",
     )
     kind = _which_kind([(found[name], values[name]) for name in separating], len(found))
     codes, ids = coded(words(found["configuration_id"]))
-    figures: dict[str, Floats] = {name: numbers(found[name]) for name in _FIGURES}
+    figures: dict[str, Floats] = {name: np.full(len(found), np.nan) for name in _OF_BURST}
+    figures |= {name: numbers(found[name]) for name in (*_FIGURES, *of_burst)}
     all_rows = MeasurementRows(kind=kind, configuration=codes, ids=ids, **figures)
     return all_rows if (kind >= 0).all() else all_rows.taken(kind >= 0)
 

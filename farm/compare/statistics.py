@@ -39,6 +39,7 @@ class Medians:
     runtime_rse: Floats  # the largest of its rows
     power_w: Floats
     energy_mj: Floats
+    burst_ms: Floats
 
     def at(self, which: Ints) -> Medians:
         return Medians(*(getattr(self, name)[which] for name in self.__slots__))

@@ -33,6 +33,13 @@ class RatioSummary:
     tflops: Ratio
     power: Ratio | None
     energy: Ratio | None
+    burst: Annotated[
+        Ratio | None,
+        Field(
+            description="of the burst times, over the pairs that have them; null where they differ from the compared times by "
+            "2% or less in all of these pairs"
+        ),
+    ]
     # Configurations by the verdict on their times.
     faster: int
     ties: int
@@ -121,6 +128,7 @@ class GroupSummary:
     rows: int
     configurations: int
     missing: Annotated[int, Field(description="configurations that another group has and this one lacks")]
+    protocols: Annotated[Mapping[str, int], Field(description="rows by the protocol that they were measured by")]
     devices: tuple[ComparedDevice, ...]
     gpu: Annotated[str | None, Field(description="the card's name, where all devices are of one known card")]
     forecast: ForecastSummary | None = None

@@ -32,7 +32,15 @@ NAMES = (
     "its process was killed by SIGKILL after 1,234.5 s on 2026-11-22",
 )
 WORDS = ("quarantined", "2026-11-22 21:59", "f16:f16:f32", None)
-FIELDS = {"pairs": "predicted", "baseline": "A", "side": "B", "first": "12", "second": "13", "recorded": "device time"}
+FIELDS = {
+    "pairs": "predicted",
+    "baseline": "A",
+    "compared": "time",
+    "side": "B",
+    "first": "12",
+    "second": "13",
+    "recorded": "device time",
+}
 
 
 def rows_of(table: Table, count: int = 6) -> list[list[str | None]]:

@@ -39,6 +39,7 @@ def kind(device: int = 1, **changes: Any) -> RowKind:
         "clocks": "default",
         "distribution": "uniform",
         "l2": "cold",
+        "protocol": "farm",
         "rows": 1,
     }
     return RowKind(**{**given, **changes})
@@ -116,9 +117,26 @@ def chosen(text: str, found: RowKind, **options: Any) -> bool:
 
 
 def test_a_side_takes_the_rows_that_meet_every_condition():
-    for text in ("nvidia-h200", "gpu01", "GPU-aa11", "driver=580", "clocks=default", "distribution=uniform"):
+    for text in (
+        "nvidia-h200",
+        "gpu01",
+        "GPU-aa11",
+        "driver=580",
+        "clocks=default",
+        "distribution=uniform",
+        "protocol=farm",
+    ):
         assert chosen(text, kind()), text
-    for text in ("nvidia-a100", "gpu02", "GPU-aa22", "driver=570", "cupy=14", "clocks=unknown", "distribution=zeros"):
+    for text in (
+        "nvidia-a100",
+        "gpu02",
+        "GPU-aa22",
+        "driver=570",
+        "cupy=14",
+        "clocks=unknown",
+        "distribution=zeros",
+        "protocol=server",
+    ):
         assert not chosen(text, kind()), text
     assert chosen("clocks=unknown", kind(clocks=None))
     assert chosen("campaign=big", kind(campaign_id=7))
@@ -172,6 +190,7 @@ def test_prices_belong_to_sides_whose_names_may_have_equal_signs():
         ({"clocks": "locked:1200"}, r"a has default \(9 rows\); b has locked:1200 \(4 rows\).*clocks=default"),
         ({"clocks": None}, "b has unknown"),
         ({"distribution": "zeros"}, "b has zeros .*distribution=uniform or distribution=zeros"),
+        ({"protocol": "do-bench"}, "b has do-bench .*protocol=do-bench or protocol=farm"),
     ],
 )
 def test_other_clocks_and_operands_are_refused_unless_mixed_and_then_labelled(changes, says):
@@ -185,6 +204,11 @@ def test_other_clocks_and_operands_are_refused_unless_mixed_and_then_labelled(ch
     with pytest.raises(NotComparable):
         require_compatible({"a": held["a"] + held["b"], "b": held["a"]}, mixed=False)
     assert require_compatible({"a": held["a"], "b": held["a"]}, mixed=False) == []
+
+
+def test_other_protocols_are_accepted_where_a_time_of_all_rows_is_compared():
+    held = {"a": [(kind(1), 9)], "b": [(kind(2, protocol="fixed-power"), 4)]}
+    assert require_compatible(held, mixed=False, common_time=True) == []
 
 
 def test_sources_the_l2_and_versions_that_differ_are_labelled():

@@ -83,7 +83,7 @@ def members(connection: Connection, query: HealthQuery, *, since: datetime) -> t
     return [one for one in found if one.type in types], replace(query, device=group.device)
 
 
-_CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2")
+_CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2", "protocol")
 _FIGURES = ("runtime_ms", "power_w", "runtime_settled_ms", "temperature_c", "power_limit_w")
 
 
@@ -106,7 +106,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
     known = np.array([one.id for one in fleet_members])
     order = known.argsort()
     configuration, ids = coded(words(found["configuration_id"]))
-    condition, conditions = _combined([column[name] for name in ("source", "distribution", "clock_policy", "l2")])
+    condition, conditions = _combined([column[name] for name in _CONDITIONS[2:]])
     source, sources_known = column["source"]
     policy, policies = column["clock_policy"]
     reason, reasons = column["throttle_reasons"]

@@ -18,7 +18,7 @@ class FleetRows:
     """Measurements of a fleet: [rows] each, in no order; NaN where a row has no such figure."""
 
     device: Ints  # number of the member
-    cell: Ints  # number of a configuration under given operands, clock policy, source and L2 state
+    cell: Ints  # number of a configuration under given operands, clock policy, source, L2 state and protocol
     clocks: Ints  # number of the clock policy
     environment: Ints  # number of the environment
     when: Floats  # seconds since 1970

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from farm.api import comparing, devices
 from farm.api.comparing import Compared, Comparing, Filling
+from farm.both_times import TIMES
 from farm.errors import FarmError
 from farm.kernels.families import FAMILIES
 from farm.web.pages import chart_data
@@ -49,6 +50,7 @@ def compare(visit: Visiting) -> Response:
         fill={name: value for name, value in given.items() if name in Filling.model_fields},
         fields=[*sides, *[""] * max(FIELDS - len(sides), 1)],
         keys=KEYS,
+        times=TIMES,
         families=sorted(FAMILIES),
         known=named,
         types=types,

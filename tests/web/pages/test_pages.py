@@ -596,6 +596,31 @@ def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     assert 'value="here"' in one.text
 
 
+def test_a_comparison_of_two_protocols_names_the_time_that_it_compares(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    with engine.begin() as connection:
+        others = [
+            devices.register(connection, host=f"host{n}", host_facts={}, device=card(n, kind="nvidia-h200"))
+            for n in (1, 2)
+        ]
+    written = [f"tiled(tile=16) {n}x{n}x{n} f32:f32:f32 nn alpha=1 beta=0" for n in range(256, 1024, 64)]
+    landed(engine, others[0], [(one, row(1.0, runtime_burst_ms=0.85)) for one in written])
+    landed(engine, others[1], [(one, row(2.0, runtime_burst_ms=1.9)) for one in written])
+    landed(engine, others[1], [(one, row(1.7, protocol="aiconfigurator")) for one in written])
+    settled = words(browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2,protocol=farm"]}).text)
+    assert "Time Burst time TFLOP/s" in settled
+    assert "2.0000 2.0000–2.0000 2.2353 2.2353–2.2353" in settled
+    common = browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2,protocol=aiconfigurator"]}).text
+    assert "Protocols differ, and burst times are compared: GPU-1 has farm (12 rows)" in words(common)
+    assert "Shapes Burst time TFLOP/s" in words(common)
+    chosen = browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2,protocol=farm"], "time": "burst"})
+    assert "<option selected>burst</option>" in chosen.text
+    assert "2.2353 2.2353–2.2353" in words(chosen.text)
+    refused = browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2"], "time": "fastest"})
+    assert refused.status_code == 400
+
+
 def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
     browser_like: httpx.Client, engine: Engine, filled: int
 ) -> None:
