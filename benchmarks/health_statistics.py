@@ -91,6 +91,7 @@ def _rows(device: Any, cell: Any, when: Any, log_ms: Any, power_w: Any, temperat
         temperature_c=temperature_c,
         power_limit_w=np.full(count, 700.0),
         reasons=np.zeros(count, np.int64),
+        power_limited=np.full(count, -1),
     )
 
 

@@ -19,6 +19,7 @@ sql = (
     "sql/functions/worker_landing.sql",
     "sql/views/v_all_measurements.sql",
     "sql/views/v_best_kernels.sql",
+    "sql/views/v_device_health.sql",
     "sql/views/v_measurements.sql",
 )
 
@@ -53,7 +54,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Results that were corrupted become failures, which older versions know."""
-    op.execute("DROP VIEW IF EXISTS v_measurements, v_sentinels, v_all_measurements, v_best_kernels")
+    op.execute("DROP VIEW IF EXISTS v_measurements, v_sentinels, v_all_measurements, v_best_kernels, v_device_health")
     op.execute("UPDATE failures SET kind = 'failed' WHERE kind = 'corrupted'")
     _allow("invalid", "unsupported", "failed", "killed")
     dropped = ", ".join(f"DROP COLUMN {name}" for name in _ADDED)

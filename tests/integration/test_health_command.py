@@ -195,6 +195,14 @@ def test_conditions_come_from_the_rows_and_the_device(engine: Engine, fleet: lis
     ]
 
 
+def test_rows_that_say_whether_they_are_power_limited_are_read(engine: Engine, fleet: list[int], put: Put) -> None:
+    for number, device_id in enumerate(fleet):
+        put(device_id, throttle_reasons="sw_power_cap", power_limited=number == 1)
+    found = fleet_health(engine, HealthQuery())
+    assert list(verdicts(found).values()) == ["healthy", "throttled", "healthy", "healthy"]
+    assert "(by power_limited)" in found.devices[1].findings[0].evidence
+
+
 def test_states_and_failures_are_read(
     engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
 ) -> None:

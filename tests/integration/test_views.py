@@ -154,6 +154,33 @@ def test_clocks_heat_throttling_and_power_of_the_latest_rows_beside_others_of_th
     assert found["GPU-9"]["power_ratio"] is None
 
 
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({"throttle_reasons": "sw_power_cap"}, 1.0),
+        ({"throttle_reasons": "sw_power_cap", "power_limited": False}, 0.0),
+        ({"throttle_reasons": "none", "power_limited": True}, 1.0),
+        ({"throttle_reasons": "sw_power_cap,hw_thermal", "power_limited": False}, 1.0),
+        ({"throttle_reasons": "none"}, 0.0),
+        ({"power_limited": False}, 0.0),
+        ({}, None),
+    ],
+)
+def test_the_power_limit_s_clock_event_counts_only_where_rows_do_not_say_whether_it_slows_them(
+    engine: Engine, announce: Announce, changes: dict[str, Any], share: float | None
+) -> None:
+    landed(engine, announce(card(1)), [("tiled(tile=16) 64x64x64 f32", row(1, **changes))])
+    assert health(engine)["GPU-1"]["throttled_share"] == share
+
+
+def test_power_is_not_compared_with_that_of_another_protocol(engine: Engine, announce: Announce) -> None:
+    for number, protocol in ((1, "farm"), (2, "fixed-frequency")):
+        landed(
+            engine, announce(card(number)), [("tiled(tile=16) 64x64x64 f32", row(1, power_w=5.0, protocol=protocol))]
+        )
+    assert [found["power_configurations"] for found in health(engine).values()] == [0, 0]
+
+
 def test_power_is_compared_under_the_same_conditions_alone(engine: Engine, announce: Announce) -> None:
     first, second = announce(card(1)), announce(card(2))
     conditions = ({}, {"clock_policy": "locked:900"}, {"distribution": "zeros"}, {"source": Source.RECORDED})

@@ -114,7 +114,14 @@ def rows_of(counts: list[int]) -> FleetRows:
         ("runtime_ms", "power_w", "runtime_settled_ms", "temperature_c", "power_limit_w"), np.ones(len(device))
     )
     return FleetRows(
-        device=device, cell=cells, clocks=same, environment=same, when=cells + NOW.timestamp(), reasons=same, **floats
+        device=device,
+        cell=cells,
+        clocks=same,
+        environment=same,
+        when=cells + NOW.timestamp(),
+        reasons=same,
+        power_limited=same,
+        **floats,
     )
 
 

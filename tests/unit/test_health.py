@@ -51,6 +51,7 @@ def night(
     warm_c: float = 60.0,
     limit_w: float = 700.0,
     reasons: int | Sequence[int] = 0,
+    limited: int = -1,
 ) -> FleetRows:
     """What a device took in one night, once for each cell, within minutes."""
     rng = np.random.default_rng([device, seed, int(days_ago * 24)])
@@ -68,6 +69,7 @@ def night(
         temperature_c=warm_c + rng.integers(-1, 2, count).astype(np.float64),
         power_limit_w=np.full(count, limit_w),
         reasons=np.broadcast_to(reasons, count).astype(np.int64),
+        power_limited=np.full(count, limited),
     )
 
 
@@ -368,7 +370,17 @@ def test_a_card_that_its_power_limit_holds_where_its_peers_are_not_is_throttled(
     capped = events_named("sw_power_cap")
     found = check(*(night(device, reasons=capped if device == 0 else 0) for device in range(4)))
     assert verdicts(found) == ["throttled", "healthy", "healthy", "healthy"]
-    assert "power-limited on 20 of 20 shapes where 3 peers are not" in found.devices[0].findings[0].evidence
+    evidence = found.devices[0].findings[0].evidence
+    assert "power-limited on 20 of 20 shapes where 3 peers are not (by the clock event sw_power_cap)" in evidence
+
+
+def test_the_clock_event_of_the_power_limit_does_not_count_where_rows_say_whether_it_slows_them() -> None:
+    """The event is set for short kernels too, which the limiter does not slow down."""
+    capped = events_named("sw_power_cap")
+    assert verdicts(check(*(night(n, reasons=capped if n == 0 else 0, limited=0) for n in range(4)))) == ["healthy"] * 4
+    found = check(*(night(n, reasons=capped, limited=int(n == 0)) for n in range(4)))
+    assert verdicts(found) == ["throttled", "healthy", "healthy", "healthy"]
+    assert "where 3 peers are not (by power_limited)" in found.devices[0].findings[0].evidence
 
 
 def test_a_lower_power_limit_than_that_of_its_peers_is_told_since_when() -> None:

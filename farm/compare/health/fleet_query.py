@@ -84,6 +84,7 @@ def members(connection: Connection, query: HealthQuery, *, since: datetime) -> t
 
 
 _CONDITIONS = ("device_id", "environment_id", "source", "distribution", "clock_policy", "l2", "protocol")
+_EVENTS = ("throttle_reasons", "power_limited")
 _FIGURES = ("runtime_ms", "power_w", "runtime_settled_ms", "temperature_c", "power_limit_w")
 
 
@@ -93,16 +94,14 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
         excluded = row_query.excluded_rows(connection)
     listed = ",".join(str(one.id) for one in fleet_members)
     sources = "" if query.any_source else f" AND r.source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
-    columns = ", ".join(
-        f"r.{name}" for name in (*_CONDITIONS, "configuration_id", "measured_at", "throttle_reasons", *_FIGURES)
-    )
+    columns = ", ".join(f"r.{name}" for name in (*_CONDITIONS, "configuration_id", "measured_at", *_EVENTS, *_FIGURES))
     found = read(
         engine, f"SELECT {columns} FROM measurements r WHERE r.device_id = ANY('{{{listed}}}'){sources}{excluded}"
     )
     # Read after the rows, to have all their environments.
     with engine.connect() as connection:
         contents = row_query.environments(connection)
-    column = {name: codes(found[name]) for name in (*_CONDITIONS[1:], "throttle_reasons")}
+    column = {name: codes(found[name]) for name in (*_CONDITIONS[1:], *_EVENTS)}
     known = np.array([one.id for one in fleet_members])
     order = known.argsort()
     configuration, ids = coded(words(found["configuration_id"]))
@@ -110,6 +109,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
     source, sources_known = column["source"]
     policy, policies = column["clock_policy"]
     reason, reasons = column["throttle_reasons"]
+    limited, limited_known = column["power_limited"]
     environment, environments = column["environment_id"]
     bits = np.array([-1 if names is None else events_named(names) for names in reasons] or [-1])
     rows = FleetRows(
@@ -119,6 +119,7 @@ def fleet(engine: Engine, fleet_members: Sequence[Member], query: HealthQuery, *
         environment=environment,
         when=numbers(found["measured_at"]) / 1e6,
         reasons=bits[reason],
+        power_limited=np.array([-1 if value is None else int(value) for value in limited_known] or [-1])[limited],
         **{name: numbers(found[name]).astype(np.float64, copy=False) for name in _FIGURES},
     )
     sentinel = np.array([value == Source.SENTINEL for value in sources_known] or [False])[source]

@@ -28,6 +28,7 @@ class FleetRows:
     temperature_c: Floats
     power_limit_w: Floats
     reasons: Ints  # bits of `ClockEvent`; -1 where it is not known
+    power_limited: Ints  # 1 where the power limiter makes the GEMM slower, 0 where not; -1 where it is not known
 
     def __len__(self) -> int:
         return len(self.device)

@@ -7,21 +7,22 @@ CREATE OR REPLACE VIEW v_device_health AS
 WITH latest AS (
     SELECT d.id AS device_id, d.type, r.*
     FROM devices d CROSS JOIN LATERAL (
-        SELECT configuration_id, source, distribution, clock_policy, power_w, sm_clock_mhz, temperature_c, throttle_reasons
+        SELECT configuration_id, source, distribution, clock_policy, protocol, power_w, sm_clock_mhz, temperature_c,
+            string_to_array(throttle_reasons, ',') AS reasons, power_limited
         FROM measurements WHERE device_id = d.id ORDER BY id DESC LIMIT 200
     ) r
 ), powers AS (
-    SELECT type, device_id, configuration_id, source, distribution, clock_policy, avg(power_w) AS power_w
+    SELECT type, device_id, configuration_id, source, distribution, clock_policy, protocol, avg(power_w) AS power_w
     FROM latest WHERE power_w IS NOT NULL AND source <> 'sentinel'
-    GROUP BY type, configuration_id, source, distribution, clock_policy, device_id
+    GROUP BY type, configuration_id, source, distribution, clock_policy, protocol, device_id
 ), shared AS (
-    SELECT type, configuration_id, source, distribution, clock_policy,
+    SELECT type, configuration_id, source, distribution, clock_policy, protocol,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY power_w) AS power_w
-    FROM powers GROUP BY type, configuration_id, source, distribution, clock_policy HAVING count(*) > 1
+    FROM powers GROUP BY type, configuration_id, source, distribution, clock_policy, protocol HAVING count(*) > 1
 ), compared AS (
     SELECT p.device_id, count(*) AS power_configurations,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY p.power_w / s.power_w) AS power_ratio
-    FROM powers p JOIN shared s USING (type, configuration_id, source, distribution)
+    FROM powers p JOIN shared s USING (type, configuration_id, source, distribution, protocol)
     WHERE p.clock_policy IS NOT DISTINCT FROM s.clock_policy
     GROUP BY p.device_id
 ), now AS (
@@ -29,7 +30,9 @@ WITH latest AS (
         percentile_cont(0.5) WITHIN GROUP (ORDER BY sm_clock_mhz) AS sm_clock_mhz,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY temperature_c) AS temperature_c,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY power_w) AS power_w,
-        avg(CASE WHEN throttle_reasons = 'none' THEN 0.0 WHEN throttle_reasons IS NOT NULL THEN 1.0 END)::double precision
+        -- The power limiter by power_limited: its clock event is also set for short kernels that it does not slow down.
+        avg((coalesce(power_limited, 'sw_power_cap' = ANY (reasons))
+            OR coalesce(array_remove(array_remove(reasons, 'sw_power_cap'), 'none') <> '{}', false))::int)::double precision
             AS throttled_share
     FROM latest GROUP BY device_id
 ), ended AS (

@@ -38,12 +38,30 @@ class PowerThrottled(HealthRule):
         other_way = f", and the reverse on {down}" if down else ""
         yield Finding(
             verdict=HealthVerdict.THROTTLED,
-            evidence=f"power-limited on {up} of {shapes} shapes where {samples[0].against} are not{other_way}",
+            evidence=f"power-limited on {up} of {shapes} shapes where {samples[0].against} are not{other_way} ({_told_by(device)})",
             advice="It draws more power for the same work, or its limit is lower: check its power limit and its temperature.",
             since=device.since_apart((up - down) / shapes, _capped, share=True),
         )
 
 
 def _capped(rows: FleetRows) -> Floats:
-    """1 for power-limited rows, 0 for others, NaN if unknown."""
-    return np.where(rows.reasons < 0, np.nan, rows.reasons & ClockEvent.SW_POWER_CAP > 0)
+    """1 for power-limited rows, 0 for others, NaN if unknown.
+
+    The clock event is also set for short kernels that are not slowed down, so it counts only for rows without `power_limited`.
+    """
+    by_event = np.where(rows.reasons < 0, np.nan, rows.reasons & ClockEvent.SW_POWER_CAP > 0)
+    return np.where(rows.power_limited < 0, by_event, rows.power_limited)
+
+
+def _told_by(device: WindowDevice) -> str:
+    """What says that the device's rows are power-limited."""
+    now = device.window.now
+    known = now.power_limited[now.device == device.number] >= 0
+    if known.all():
+        return "by power_limited"
+    rest = "the clock event sw_power_cap"
+    return (
+        f"by power_limited in {int(known.sum())} of {len(known)} rows, otherwise {rest}"
+        if known.any()
+        else f"by {rest}"
+    )
