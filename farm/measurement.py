@@ -62,6 +62,11 @@ class MeasuringRules(_Rules):
     )
     timing: TimingRules = Field(default=TimingRules(), description="when timing stops, see below")
     operands: OperandRules = Field(default=OperandRules(), description="what A, B and C are filled with, see below")
+    determinism: bool = Field(
+        default=False,
+        description="`true`: launch three times more to see whether the result has the same bits (`deterministic`), and"
+        " compute it with fewer rows to see whether the first rows keep theirs (`batch_invariant`)",
+    )
     power: PowerWish = Field(
         default="none", description="measure the power of no configuration, of a fraction, or of all"
     )

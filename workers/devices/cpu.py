@@ -26,6 +26,8 @@ from workers.devices import host
 from workers.kernels.base import CpuFamily, CpuKernel
 from workers.kernels.blas import blas_libraries
 from workers.kernels.families import worker_parts
+from workers.measure.digest import digest
+from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, Result, batch_invariant
 from workers.measure.explain import Explanation
 from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
 from workers.measure.power.rapl_power import packages
@@ -119,6 +121,7 @@ class CpuDevice:
         with self._families[configuration.kernel.family].bind(configuration) as kernel:
             try:
                 checked = _run_and_verify(configuration, kernel, operands[0], rules.operands)
+                result = _Result(kernel, operands[0])
             except MemoryError as error:
                 raise MeasurementFailed(why=f"no memory for the verification: {error}") from None
             verified = time.perf_counter()
@@ -132,16 +135,20 @@ class CpuDevice:
                 gemms = _Gemms(kernel, operands)
                 power = self._power_source.measure(lambda: gemms.sample(group), rules)
             end = time.perf_counter()
+            exact = _exactness(configuration, kernel, operands[0], result, rules)
+            compared = time.perf_counter()
         if explanation is not None:
             explanation.warm_l2_ms = taken.samples_ms
             explanation.seconds |= {"preparing and verifying": verified - start, "timing": timed - verified}
             explanation.seconds |= {"warm cache": warmed - timed, "power": end - warmed}
+            explanation.seconds |= {"comparing bits": compared - end}
         return Measurement(
             **timing.columns(),
             l2=rotation.l2,
             runtime_warm_ms=None if warm is None else warm.median_ms,
             **({} if power is None else power.columns()),
             verify_error=checked.error,
+            **exact.columns(),
             distribution=rules.operands.distribution,
             seed=rules.operands.seed,
             clock_policy=self._clock_policy,
@@ -171,6 +178,42 @@ def _run_and_verify(
     operands.d.fill(np.nan)
     kernel.multiply(operands.a, operands.b, operands.d)
     return verify(configuration.problem, operands, rules, roundings=kernel.roundings)
+
+
+class _Result(Result):
+    """D of an operand set, which a kernel has written."""
+
+    def __init__(self, kernel: CpuKernel, operands: OperandSet) -> None:
+        def begin(d: Any) -> Callable[[], int]:
+            found = digest(d)
+            return lambda: found
+
+        super().__init__(
+            operands.d,
+            lambda: kernel.multiply(operands.a, operands.b, operands.d),
+            begin,
+            poison=np.nan,
+            deterministic=kernel.deterministic,
+        )
+
+
+def _exactness(
+    configuration: Configuration, kernel: CpuKernel, operands: OperandSet, result: Result, rules: MeasuringRules
+) -> Exactness:
+    """As the function of that name of a card's. Raises `ResultCorrupted`."""
+    if not rules.determinism:
+        return result.check()
+
+    def digest_with(rows: int) -> int:
+        order: Any = "F" if configuration.problem.layout.a_transposed else "C"
+        d = np.full_like(operands.d[:rows], np.nan)
+        kernel.multiply(np.array(operands.a[:rows], order=order), operands.b, d)
+        return digest(d)
+
+    found = result.check(further=FURTHER_LAUNCHES)
+    if found.deterministic:
+        found.batch_invariant = batch_invariant(result, configuration.problem.shape.m, digest_with)
+    return found
 
 
 def _timed(gemms: _Gemms, rules: MeasuringRules, explanation: Explanation | None = None) -> tuple[Timing, int]:

@@ -26,13 +26,16 @@ from farm.measurement import Measurement, MeasuringRules, OperandRules
 from farm.vendors import NVIDIA
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
+from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_errors import cuda_errors
+from workers.devices.cuda_exactness import exactness
 from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
 from workers.kernels.families import worker_parts
 from workers.kernels.sources import Kernels
 from workers.measure.elements import poison
+from workers.measure.exactness import Result
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
 from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
@@ -91,6 +94,7 @@ class CudaDevice:
             multiprocessors = self.identity.traits.multiprocessors or 1
             self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, multiprocessors)
             self._verifier = CudaVerifier(self._cp, multiprocessors)
+            self._digests = CudaDigests(self._cp, multiprocessors)
         card = CardContext(
             cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads, kernels=self._kernels
         )
@@ -166,6 +170,7 @@ class CudaDevice:
                 self._cp.cuda.runtime.setDevice(0)  # each thread has its own current device
                 self._families[configuration.kernel.family].prepare(configuration)
                 self._verifier.prepare(configuration.problem)
+                self._digests.prepare(configuration.problem)
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
@@ -185,11 +190,14 @@ class CudaDevice:
                 runs = self._runs(work.kernel, 1, work.gemm_ms)
                 warm_ms = self.tiers.time_warm_l2(runs, rules, explanation)
             end = time.perf_counter()
+            family = self._families[configuration.kernel.family]
+            exact = exactness(self._cp, self._digests, family, configuration, work, rules, self.identity.traits)
             if explanation is not None:
                 explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
                 explanation.seconds |= {"preparing and verifying": work.began_s - start}
                 explanation.seconds |= {"timing": timed - work.began_s}
                 explanation.seconds |= {"power": powered - timed, "warm cache": end - powered}
+                explanation.seconds |= {"comparing bits": time.perf_counter() - end}
             details = {
                 **work.kernel.details(),
                 "operand_sets": work.rotation.sets,
@@ -208,6 +216,7 @@ class CudaDevice:
                 power_limit_w=self._power_limit_w,
                 **log.columns(),
                 verify_error=work.checked.error,
+                **exact.columns(),
                 distribution=rules.operands.distribution,
                 seed=rules.operands.seed,
                 kernel_hash=work.kernel.hash,
@@ -235,10 +244,19 @@ class CudaDevice:
                     configuration, Placement.of(buffers, rotation.sets)
                 )
                 try:
-                    checked, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
+                    checked, result, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
                     warming_s = self._warm_meanwhile(kernel, rotation.sets, rough_ms)
                     runs = self._runs(kernel, rotation.sets, rough_ms)
-                    yield Work(kernel, runs, rotation, checked, rough_ms, warming_s or time.perf_counter())
+                    yield Work(
+                        kernel,
+                        runs,
+                        rotation,
+                        checked,
+                        buffers.views(0),
+                        result,
+                        rough_ms,
+                        warming_s or time.perf_counter(),
+                    )
                 finally:
                     kernel.close()
         except DeviceOutOfMemory:  # the next job finds the card as it was at first
@@ -278,14 +296,21 @@ class CudaDevice:
 
     def _verify(
         self, configuration: Configuration, buffers: Buffers, kernel: BoundKernel, rules: OperandRules, sets: int
-    ) -> tuple[Verification, float]:
-        """Verifies the result, and estimates the time of a launch in ms. The launches are queued behind the verification."""
+    ) -> tuple[Verification, Result, float]:
+        """Verifies the result, begins its digest, and estimates the time of a launch in ms. All is queued in this order."""
         operands, problem = buffers.views(0), configuration.problem
         operands.d.fill(poison(problem.types.cd))
         first_ms = timed_launch_ms(self._cp, self._stream, kernel.launch, 0)  # an error of the kernel shows here
         checking = self._verifier.begin(problem, operands, rules, roundings=kernel.roundings)
+        result = Result(
+            operands.d,
+            lambda: kernel.launch(0),
+            self._digests.begin,
+            poison=poison(problem.types.cd),
+            deterministic=kernel.deterministic,
+        )
         rough_ms = estimate_ms(
             self._cp, self._stream, kernel.launch, sets, first_ms=first_ms, loaded=kernel.hash in self._loaded
         )
         self._loaded.add(kernel.hash)
-        return checking(), rough_ms
+        return checking(), result, rough_ms

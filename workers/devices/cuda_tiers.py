@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from farm.measurement import MeasuringRules
 from workers.kernels.base import BoundKernel
+from workers.measure.exactness import Result
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card
-from workers.measure.operands import Rotation
+from workers.measure.operands import OperandSet, Rotation
 from workers.measure.power.series import DROPPED_SECONDS
 from workers.measure.power.source import PowerReading, PowerSource
 from workers.measure.replay import Runs, batches_of_replays, mean_ms
@@ -36,6 +37,8 @@ class Work:
     runs: Runs
     rotation: Rotation
     checked: Verification
+    operands: OperandSet  # the first one
+    result: Result  # its D
     gemm_ms: float  # as far as is known
     began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
 

@@ -81,6 +81,10 @@ class BoundKernel(Protocol):
     roundings: int
     """How often an element is rounded to the type of D: once, but for kernels that add up in it."""
 
+    deterministic: bool
+    """Whether every launch gives the same bits. False for a kernel that adds up with atomics, whose order is not fixed: then
+    results of launches may differ, and no row has a digest."""
+
     def launch(self, index: int) -> None:
         """Launches it on the operand set of that number, on CuPy's current stream."""
 
@@ -116,6 +120,9 @@ class CpuKernel:
 
     roundings: int = 1
     """How often an element is rounded to the type of D."""
+
+    deterministic: bool = True
+    """Whether every call gives the same bits, as for `BoundKernel`."""
 
 
 class CpuFamily(Protocol):

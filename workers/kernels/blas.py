@@ -35,4 +35,6 @@ class BlasFamily:
             if in_force != {threads}:
                 found = " and ".join(str(n) for n in sorted(in_force))
                 raise InvalidOnDevice(why=f"{threads} BLAS threads were requested, but NumPy's BLAS uses {found}")
-            yield CpuKernel(multiply=np.matmul, details={"threads": threads})
+            # OpenBLAS shares out D, so that threads do not change sums; others say nothing of the kind.
+            fixed = threads == 1 or {library["internal_api"] for library in self._blas.info()} == {"openblas"}
+            yield CpuKernel(multiply=np.matmul, details={"threads": threads}, deterministic=fixed)

@@ -215,6 +215,9 @@ def _name_in(kinds: Any, number: int) -> str | None:
 
 class _BoundCublasLt:
     capturable = True
+    # The library gives the same bits in every run of one version on one type of card. Slices of k are added up in a
+    # workspace or, in place, in the order of a counter. (cuBLAS, "Results reproducibility"; cublasLtReductionScheme_t)
+    deterministic = True
 
     def __init__(self, library: _Library, problem: Problem, placement: Placement, rank: int) -> None:
         self._library = library

@@ -104,6 +104,7 @@ class TiledFamily:
 class _BoundTiled:
     capturable = True
     roundings = 1
+    deterministic = True  # each element is one thread's sum
 
     def __init__(self, card: CardContext, kernel: TiledKernel, function: Any, placement: Placement) -> None:
         self._card = card

@@ -71,6 +71,7 @@ class CutlassFamily:
 
 class _BoundCutlass:
     capturable = True
+    deterministic = True  # a semaphore gives the slices of k their order
 
     def __init__(self, card: CardContext, loaded: _Loaded, configuration: Configuration, placement: Placement) -> None:
         self._card = card

@@ -53,6 +53,7 @@ class Cutlass3xFamily:
 
 class _BoundCutlass3x:
     capturable = True
+    deterministic = True  # so is stream-k: ReductionMode::Deterministic is the default of its scheduler
     roundings = 1  # stream-k adds up in the accumulator's type
 
     def __init__(

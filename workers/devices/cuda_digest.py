@@ -1,0 +1,46 @@
+"""Digests of results on a card: `workers.measure.digest` in one launch, which is queued and not waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from farm.gemm import Problem
+from workers.kernels.once import Once
+from workers.kernels.tiled import source
+from workers.measure.exactness import Answer
+
+KERNEL = "digest"
+"""Of digest.cu."""
+
+THREADS = 256
+
+
+class CudaDigests:
+    """Takes digests on one card. Its kernel is compiled once for each size of an element, as those of `CudaVerifier` are."""
+
+    def __init__(self, cp: Any, multiprocessors: int) -> None:
+        self._cp = cp
+        self._blocks = 16 * multiprocessors
+        self._compiled = Once[int, Any]()
+
+    def prepare(self, problem: Problem) -> None:
+        """Compiles what the problem's result needs. May be called from another thread while the card is at work."""
+        self._kernel(problem.types.cd.bytes)
+
+    def begin(self, d: Any) -> Answer:
+        """Queues the digest of a contiguous array of CuPy's on the current stream."""
+        assert d.flags.c_contiguous
+        total = self._cp.empty(1, np.uint64)
+        total.data.memset_async(0, total.nbytes)
+        blocks = min(-(-d.size // THREADS), self._blocks)
+        self._kernel(d.itemsize)((blocks,), (THREADS,), (d, np.uint64(d.size), total))
+        return lambda: int(total.get()[0])
+
+    def _kernel(self, size: int) -> Any:
+        def compiled() -> Any:
+            module = self._cp.RawModule(code=source("digest.cu"), options=("-std=c++17", f"-DBYTES={size}"))
+            return module.get_function(KERNEL)
+
+        return self._compiled.get(size, compiled)

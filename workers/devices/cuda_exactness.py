@@ -1,0 +1,90 @@
+"""Whether a kernel on a card gives the same bits again, and with fewer rows: the columns of `workers.measure.exactness`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from farm.devices import DeviceTraits
+from farm.errors import InvalidOnDevice, KernelMissing, KernelUnreachable
+from farm.gemm import ElementType, Shape
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+from workers.devices.cuda_digest import CudaDigests
+from workers.devices.cuda_tiers import Work
+from workers.kernels.base import CudaFamily, Placement
+from workers.measure.elements import STORAGE, poison
+from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, batch_invariant
+from workers.measure.operands import Buffers, OperandSet, SetLayout
+
+ALIGNMENT = 256  # bytes: what cudaMalloc gives
+
+
+def exactness(
+    cp: Any,
+    digests: CudaDigests,
+    family: CudaFamily,
+    configuration: Configuration,
+    work: Work,
+    rules: MeasuringRules,
+    traits: DeviceTraits,
+) -> Exactness:
+    """Compares the result's bits after the last launch with those after the first, and where the rules ask for it, further.
+
+    Raises `ResultCorrupted`.
+    """
+    if not rules.determinism:
+        return work.result.check()
+    found = work.result.check(further=FURTHER_LAUNCHES)
+    if found.deterministic:
+
+        def digest_with(rows: int) -> int | None:
+            return _digest_with(rows, cp, digests, family, configuration, work.operands, traits)
+
+        found.batch_invariant = batch_invariant(work.result, configuration.problem.shape.m, digest_with)
+    return found
+
+
+def _digest_with(
+    rows: int,
+    cp: Any,
+    digests: CudaDigests,
+    family: CudaFamily,
+    configuration: Configuration,
+    operands: OperandSet,
+    traits: DeviceTraits,
+) -> int | None:
+    """The digest of the same kernel's result on the first rows of A and C. None where it cannot run with so few."""
+    problem, s = configuration.problem, configuration.problem.shape
+    fewer = replace(configuration, problem=replace(problem, shape=Shape(rows, s.n, s.k)))
+    if fewer.why_invalid(traits) is not None:
+        return None
+    with suppress(InvalidOnDevice, KernelMissing, KernelUnreachable, MemoryError):  # CuPy's error is a MemoryError
+        buffers = _first_rows(cp, SetLayout.of(fewer.problem, ALIGNMENT), operands, rows)
+        kernel = family.bind(fewer, Placement.of(buffers, 1))
+        try:
+            kernel.launch(0)
+            return digests.begin(buffers.views(0).d)()
+        finally:
+            kernel.close()
+    return None
+
+
+def _first_rows(cp: Any, layout: SetLayout, operands: OperandSet, rows: int) -> Buffers:
+    """An operand set of its own, in the layout of the smaller problem."""
+    types = layout.problem.types
+
+    def blank(kind: ElementType, count: int) -> Any:
+        return cp.empty(count, STORAGE[kind])
+
+    inputs = blank(types.ab.of_a, layout.inputs)
+    of_b = inputs if types.ab.of_a is types.ab.of_b else blank(types.ab.of_b, layout.inputs)
+    addends = blank(types.cd, layout.addends) if layout.addends else None
+    buffers = Buffers(layout, inputs, of_b, addends, blank(types.cd, layout.outputs))
+    views = buffers.views(0)
+    views.a[...], views.b[...] = operands.a[:rows], operands.b
+    if views.c is not None and operands.c is not None:
+        views.c[...] = operands.c[:rows]
+    views.d.fill(poison(types.cd))
+    return buffers
