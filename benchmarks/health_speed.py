@@ -30,14 +30,17 @@ from farm.db import devices
 CARDS = 8
 SLOW = 3
 """The card that is slower."""
+FLAWED = 5
+"""The card with other digests than its peers, for a few of its configurations."""
 
 _ROWS = text("""
 INSERT INTO measurements (configuration_id, device_id, environment_id, measured_at, source, runtime_ms, runtime_q1_ms,
-    runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, clock_policy, power_w, power_limit_w,
-    sm_clock_mhz, temperature_c, throttle_reasons, cost_s, details)
+    runtime_q3_ms, runtime_min_ms, runtime_rse, samples, stop_reason, l2, distribution, seed, protocol, clock_policy, power_w,
+    power_limit_w, sm_clock_mhz, temperature_c, throttle_reasons, kernel_hash, result_digest, cost_s, details)
 SELECT c.id, :device_id, :environment_id, clock_timestamp() - make_interval(days => :days), 'measured', t, t, t, t, 0.002, 10,
-    'converged', 'cold', 'uniform', 0, 'default', 300 + 10 * random(), 700, 1980, 50 + (10 * random())::int,
-    CASE WHEN random() < 0.5 THEN 'sw_power_cap' ELSE 'none' END, 0.1, '{}'
+    'converged', 'cold', 'uniform', 0, 'farm', 'default', 300 + 10 * random(), 700, 1980, 50 + (10 * random())::int,
+    CASE WHEN random() < 0.5 THEN 'sw_power_cap' ELSE 'none' END, encode(sha256(c.id::text::bytea), 'hex'),
+    left(md5(CASE WHEN :flawed AND left(c.id::text, 2) = '00' THEN 'flawed ' ELSE '' END || c.id), 16), 0.1, '{}'
 FROM configurations c CROSS JOIN LATERAL (
     SELECT c.m * c.n * c.k / 1e10 * :factor * (0.98 + 0.04 * random()) AS t
 ) made
@@ -59,7 +62,14 @@ def fill(engine: Engine, rows: int) -> None:
         for days, slower in ((30, 1.0), (1, 1.05)):
             for number, device_id in enumerate(ids):
                 parameters = {"device_id": device_id, "environment_id": environment_id, "days": days}
-                connection.execute(_ROWS, {**parameters, "factor": slower if number == SLOW else 1.0})
+                connection.execute(
+                    _ROWS,
+                    {
+                        **parameters,
+                        "factor": slower if number == SLOW else 1.0,
+                        "flawed": number == FLAWED and days == 1,
+                    },
+                )
     vacuum(engine)
 
 

@@ -167,6 +167,12 @@ class Settings(BaseSettings):
         le=_MAX_INT,
         description="a device that fails this many jobs which others then measure is quarantined",
     )
+    quarantine_after_corrupted: int = Field(
+        default=2,
+        ge=1,
+        le=_MAX_INT,
+        description="a device that corrupts results of this many configurations in seven days is quarantined",
+    )
     sentinel_jobs: int = Field(
         default=100, ge=0, le=_MAX_INT, description="a device measures its sentinel after this many jobs; 0: never"
     )

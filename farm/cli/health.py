@@ -27,7 +27,7 @@ def health(
 ) -> None:
     """Check the health of devices against their peers and their own past. Exits with code 7 if a device is unhealthy.
 
-    Shows devices that are slow, hot, throttled, power-capped, drifting or gone, since when, with what confidence, and what to do.
+    Shows devices that are slow, hot, throttled, power-capped, drifting, corrupting results or gone, since when, with what confidence, and what to do.
 
     Examples:
         farm health

@@ -28,7 +28,7 @@ from farm.coordinator.metrics import (
     StepFailure,
     Watch,
 )
-from farm.coordinator.quarantine import quarantine_refuted, send_trials
+from farm.coordinator.quarantine import CorruptionWatch, quarantine_refuted, send_trials
 from farm.coordinator.rate_limits import RateLimit
 from farm.coordinator.retraining import Retraining
 from farm.coordinator.rounds import Rounds
@@ -81,6 +81,7 @@ class Coordinator:
     _builds: TaskDispatcher = field(init=False)
     _rounds: Rounds = field(init=False)
     _learning: Retraining = field(init=False)
+    _corruption: CorruptionWatch = field(init=False)
     _health: RateLimit = field(default_factory=lambda: RateLimit(HEALTH_SECONDS), init=False)
     _steps: Steps = field(init=False)
     _schedule: Schedule | None = field(default=None, init=False)
@@ -93,6 +94,7 @@ class Coordinator:
         self._builds = builds_of(self.engine, self.app, self.settings)
         self._rounds = Rounds(self.engine)
         self._learning = Retraining(self.engine, self.settings)
+        self._corruption = CorruptionWatch(self.engine, self.settings)
         self._steps = Steps(self.watch)
 
     def turn(self) -> int:
@@ -206,6 +208,7 @@ class Coordinator:
         if self._health.due():
             self.costs.forget_old()
             quarantine_refuted(self.engine, self.settings)
+            self._corruption.quarantine()
             send_trials(self.engine, self.app, self.settings)
             with self.engine.begin() as connection:
                 logins = worker_logins.end_long_transactions(connection)

@@ -1,16 +1,22 @@
-"""Quarantines devices that fail jobs that others measure, and sends trials to devices on probation."""
+"""Quarantines devices that fail jobs that others measure or that corrupt results, and sends trials to devices on probation."""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from farm.broker.queues import TRY_DEVICE, queue_of_device
+from farm.coordinator.rate_limits import RateLimit
 from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
-from farm.db import devices, probation
+from farm.db import corrupted_results, devices, probation
+from farm.db.corrupted_results import Newest
 from farm.db.states import DeviceState
 from farm.settings import Settings
 
@@ -27,15 +33,76 @@ def quarantine_refuted(engine: Engine, settings: Settings) -> list[int]:
     """active → quarantined, for devices that failed many different jobs which others then measured. Returns their ids."""
     with engine.connect() as connection:
         found = devices.refuted(connection, jobs=settings.quarantine_after_jobs, share=REFUTED_SHARE)
+    _quarantine(
+        engine,
+        (
+            (device_id, f"{jobs} jobs failed here that other devices then measured; the last: {message}")
+            for device_id, jobs, message in found
+        ),
+    )
+    return [device_id for device_id, _, _ in found]
+
+
+NEWS_SECONDS = 5.0
+"""Time between two looks for corrupted results among new rows, which cost milliseconds."""
+
+MAX_SHARE = 0.02
+"""Maximum share of the coordinator's time for comparisons of all digests, which take 0.6 s at a million rows."""
+
+
+@dataclass
+class CorruptionWatch:
+    """Quarantines devices that corrupt results."""
+
+    engine: Engine
+    settings: Settings
+    clock: Callable[[], float] = time.monotonic
+    _rate_limit: RateLimit = field(init=False)
+    _due: bool = field(default=True, init=False)
+    _not_before_s: float = field(default=-math.inf, init=False)
+    # At the last look and at the one before it: a row may become visible after one with a larger id.
+    _newest: Newest | None = field(default=None, init=False)
+    _before: Newest | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._rate_limit = RateLimit(NEWS_SECONDS, self.clock)
+
+    def quarantine(self) -> list[int]:
+        """active → quarantined, for devices with corrupted results of several configurations. Returns their ids.
+
+        Corrupted results count for `corrupted_results.WINDOW`, or since the state of the device was last changed.
+        """
+        if not self._rate_limit.due():
+            return []
+        with self.engine.connect() as connection:
+            self._look(connection)
+            if not self._due or self.clock() < self._not_before_s:
+                return []
+            began = self.clock()
+            found = corrupted_results.active_corrupting(connection)
+        self._due, now = False, self.clock()
+        self._not_before_s = now + (now - began) / MAX_SHARE
+        enough = self.settings.quarantine_after_corrupted
+        corrupting = {device_id: one for device_id, one in found.items() if len(one.configurations) >= enough}
+        _quarantine(self.engine, ((device_id, str(one)) for device_id, one in corrupting.items()))
+        return list(corrupting)
+
+    def _look(self, connection: Connection) -> None:
+        """Notes whether new rows are a reason to compare all digests."""
+        newest, after = corrupted_results.newest(connection), self._before or self._newest
+        self._due |= after is not None and corrupted_results.news(connection, after)
+        self._before, self._newest = self._newest, newest
+
+
+def _quarantine(engine: Engine, reasons: Iterable[tuple[int, str]]) -> None:
+    """Quarantines devices by id, each with its reason."""
     some = OneByOne()
-    for device_id, jobs, message in found:
-        reason = f"{jobs} jobs failed here that other devices then measured; the last: {message}"
+    for device_id, reason in reasons:
         with some.each():
             with engine.begin() as connection:
                 devices.set_state(connection, device_id, DeviceState.QUARANTINED, reason)
             log.error("a device is quarantined: %s", reason, extra={"device_id": device_id})
     some.end()
-    return [device_id for device_id, _, _ in found]
 
 
 def send_trials(engine: Engine, app: Celery, settings: Settings) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from farm.compare.health.samples import (
     estimate,
     levels,
 )
+from farm.corruption import ChangedResults, Corruption
 from farm.vendors.nvidia import events_named
 
 UNTIL = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -435,6 +437,48 @@ def test_devices_that_fail_stand_still_or_are_gone_are_unwell_without_a_row() ->
     assert "illegal address" in found.devices[4].findings[0].evidence
     assert found.devices[6].notes == ("drained: new fans",)
     assert found.unwell == 4
+
+
+def test_a_device_that_corrupts_results_is_named_with_the_rows_that_may_be_affected() -> None:
+    at, configuration = UNTIL - timedelta(days=2), UUID(int=1)
+    change = ChangedResults(
+        device_id=2,
+        configuration_id=configuration,
+        jobs=1,
+        last_message="bit 3 of element (0, 7)",
+        first_at=at,
+        last_at=at,
+    )
+    members = [card(0), card(1, corruption=Corruption(changed=[change])), card(2), card(3)]
+    found = check(*(night(device) for device in range(4)), members=members)
+    assert verdicts(found) == ["healthy", "corrupting", "healthy", "healthy"]
+    told = finding(found.devices[1], HealthVerdict.CORRUPTING)
+    assert "the result of 1 job changed between launches, the last: bit 3 of element (0, 7)" in told.evidence
+    assert told.since is not None
+    assert told.since.at == at
+    assert "40 rows of it since 2026-11-15 12:00 UTC may be affected" in told.advice
+    assert "farm results --where \"device_uuid == 'GPU-1'\" --since 2026-11-15T12:00" in told.advice
+    assert "farm devices drain GPU-1" in told.advice
+    shut_out = [replace(member, state="quarantined") for member in members]
+    assert "drain" not in finding(check(night(0), members=shut_out).devices[1], HealthVerdict.CORRUPTING).advice
+
+
+def test_two_devices_that_disagree_about_bits_both_differ() -> None:
+    members = [
+        card(number, corruption=Corruption(disagreeing={UUID(int=5): {2 - number}, UUID(int=6): {2 - number}}))
+        for number in range(2)
+    ]
+    found = check(night(0), night(1), members=members)
+    assert verdicts(found) == ["differs", "differs"]
+    told = finding(found.devices[0], HealthVerdict.DIFFERS)
+    assert told.evidence == "2 devices disagree about the bits of 2 configurations: it and GPU-1"
+    assert "No majority shows which one is right" in told.advice
+    alone = [card(0, corruption=Corruption(disagreeing={UUID(int=5): set()}))]
+    told = finding(check(night(0), members=alone).devices[0], HealthVerdict.DIFFERS)
+    assert (
+        told.evidence
+        == "its rows of 1 configuration have different bits from one to another, and no other device has them"
+    )
 
 
 def test_environments_that_differ_within_a_type_are_noted() -> None:

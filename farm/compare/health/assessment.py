@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from farm.corruption import Corruption
+
 ALPHA = 0.05
 """Probability of any alarm in a healthy fleet of any size."""
 
@@ -21,6 +23,7 @@ class HealthVerdict(StrEnum):
     QUARANTINED = "quarantined"
     GONE = "gone"  # its host no longer shows it
     SILENT = "silent"  # its worker disconnected without deregistering
+    CORRUPTING = "corrupting"  # its results change, or have other bits than those of its peers
     FAILING = "failing"
     THROTTLED = "throttled"
     HOT = "hot"
@@ -154,6 +157,7 @@ class Member:
     done: int = 0
     refuted: int = 0
     last_failure: str | None = None
+    corruption: Corruption | None = None
 
 
 def verdict_of(findings: Sequence[Finding]) -> HealthVerdict:

@@ -17,6 +17,7 @@ from farm.compare.health.assessment import WINDOW, FleetReport, HealthQuery, Mem
 from farm.compare.health.diagnosis import diagnose
 from farm.compare.health.fleet_rows import Fleet, FleetRows
 from farm.compare.statistics import Ints
+from farm.db import corrupted_results
 from farm.db.arrow_columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import BadInput
@@ -77,7 +78,11 @@ def members(connection: Connection, query: HealthQuery, *, since: datetime) -> t
     Raises `NothingOfThat`, `AmbiguousDevice` for unknown names.
     """
     parameters = {"silent_after": query.silent_after_s, "any_source": query.any_source, "since": since}
-    found = [Member(**row) for row in connection.execute(_MEMBERS, parameters).mappings()]
+    corrupting = corrupted_results.corrupting(connection, since=since, any_source=query.any_source)
+    found = [
+        Member(**row, corruption=corrupting.get(row["id"]))
+        for row in connection.execute(_MEMBERS, parameters).mappings()
+    ]
     group = resolve(Group(name="", type=query.device_type, host=query.host, device=query.device), found)
     types = {one.type for one in found if group.has(one)}
     return [one for one in found if one.type in types], replace(query, device=group.device)

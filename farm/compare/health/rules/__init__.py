@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from farm.compare.health.rules.clocks import Clocks
+from farm.compare.health.rules.corrupting import Corrupting
 from farm.compare.health.rules.drifting import Drifting
 from farm.compare.health.rules.energy import Energy
 from farm.compare.health.rules.failing import Failing
@@ -17,6 +18,7 @@ from farm.compare.health.rules.throttled import Throttled
 
 RULES: list[HealthRule] = [
     State(),
+    Corrupting(),
     Slow(),
     Drifting(),
     Regressed(),
