@@ -7,9 +7,9 @@ Three questions:
   faults        Faults are injected into right results of several types and shapes: of each kind as many as `--faults` in each
                 result. Then the result is verified as the result of a kernel is, and its digest is compared with that
                 before. A fault that passes is missed.
-  false alarms  `--rows` rows, as far as their bits matter: each configuration is bound, verified and digested after its first
-                launch, runs under load, and is digested again. Nothing is injected, so a difference is a false alarm (or a
-                device that corrupts results). On a card, rows that are measured in full come beside them.
+  false alarms  `--rows` short rows: each configuration is bound, verified and digested after its first launch, runs under load,
+                and is digested again. On a card they are not timed. Nothing is injected, so a difference is a false alarm (or
+                a device that corrupts results). Full rows, as in a campaign, come after them.
   cost          the time of both digests of a row, in percent of what the whole row costs without power
 """
 
@@ -230,7 +230,7 @@ class OnProcessor:
     def __init__(self) -> None:
         self._device = CpuDevice(identify())
         self._device.open()
-        self.name = self._device.identity.name
+        self.name = f"{self._device.identity.name}, a processor: results of NumPy, not of a GPU"
 
     def supports(self, configuration: Configuration) -> bool:
         return configuration.why_invalid(self._device.identity.traits) is None
@@ -372,7 +372,7 @@ def table(figures: dict[str, Any]) -> str:
             f"Device: {figures['device']}.",
             of_faults("fault"),
             of_faults("type"),
-            f"{alarms['rows']:,} rows without timing and {alarms['full_rows']:,} full rows of {alarms['configurations']}"
+            f"{alarms['rows']:,} short rows and {alarms['full_rows']:,} full rows of {alarms['configurations']}"
             f" configurations: {alarms['false_alarms']} false alarms.",
             f"Both digests of a row cost {figures['cost_pct_of_row']:.2g}% of a row without power (median), and at most"
             f" {largest['pct_of_row']:.2g}%: {largest['configuration']}.",
@@ -412,7 +412,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if cards() else "cpu")
     parser.add_argument("--faults", type=int, default=50, help="of each kind, in each result")
-    parser.add_argument("--rows", type=int, default=10_000, help="rows without timing")
+    parser.add_argument("--rows", type=int, default=10_000, help="short rows")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds, after which no more rows begin")
     asked = parser.parse_args()
 
