@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from farm.protocols import PROTOCOLS, ProtocolName, Time
+from collections.abc import Mapping
+
+from farm.protocols import PROTOCOLS, Protocol, Time
 
 TIMES: tuple[Time, ...] = ("settled", "burst")
 """The one that is preferred where both would do comes first."""
@@ -11,17 +13,17 @@ APART = 0.02
 """Both times are shown where they differ by more than this share of the settled time."""
 
 
+PROTOCOL_OF: Mapping[str, Protocol] = {name.value: protocol for name, protocol in PROTOCOLS.items()}
+"""Protocols by the value of the column `protocol`, which may have others: unknown ones, and those of newer versions."""
+
+
 def time_of(protocol: str) -> Time | None:
     """Which of both times `runtime_ms` is under a protocol; None: neither, or unknown."""
-    known = protocol in {name.value for name in ProtocolName}
-    return PROTOCOLS[ProtocolName(protocol)].time if known else None
+    known = PROTOCOL_OF.get(protocol)
+    return None if known is None else known.time
 
 
-def protocols_of(time: Time) -> tuple[str, ...]:
-    """The protocols whose `runtime_ms` is that time."""
-    return tuple(name.value for name, protocol in PROTOCOLS.items() if protocol.time == time)
-
-
-def are_apart(burst_ms: float | None, settled_ms: float | None) -> bool:
-    """Whether both times are known and differ by more than `APART`."""
-    return burst_ms is not None and settled_ms is not None and abs(burst_ms / settled_ms - 1) > APART
+def burst_apart(burst_ms: float | None, other_ms: float | None) -> float | None:
+    """The burst time where it differs from the other one by more than `APART`, so that both are shown; otherwise None."""
+    apart = burst_ms is not None and other_ms is not None and abs(burst_ms / other_ms - 1) > APART
+    return burst_ms if apart else None

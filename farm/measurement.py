@@ -256,8 +256,8 @@ class Measurement:
         Column(
             "whether the power limiter makes this GEMM slower: told from its power, clocks and times",
             "",
-            Group.CLOCKS,
-            label="held by the power limiter",
+            Group.TIME,
+            label="power-limited",
         ),
     ] = None
     # None where the source cannot say.

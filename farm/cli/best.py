@@ -50,6 +50,7 @@ _BEST = Table(
     Column("device type", folds=True, priority=4),
     Column("best kernel", folds=True),
     Column("runtime", "ms", number=True),
+    Column("burst", "ms", number=True, priority=3),
     Column("quartiles", "ms", number=True, priority=5),
     Column(BASELINES[DeviceKind.CUDA].family, "ms", number=True, priority=3),
     Column("times faster (95%)", number=True, priority=1),
@@ -62,7 +63,7 @@ _BEST = Table(
 def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: int) -> None:
     lines = [
         (
-            _problem_text(one), one.device_type, one.best.kernel, one.best.runtime_ms,
+            _problem_text(one), one.device_type, one.best.kernel, one.best.runtime_ms, one.best.burst_apart,
             f"{one.best.runtime_q1_ms:.4g} – {one.best.runtime_q3_ms:.4g}",
             None if one.baseline is None else one.baseline.runtime_ms, _speed_up_text(one),
             f"{one.tried:,} of {one.grid:,}", one.device_s,
@@ -70,7 +71,8 @@ def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: 
         )
         for one in found[:limit]
     ]  # fmt: skip
-    _BEST.print(lines, title=f"{name}: the best kernel of each problem")
+    without = [] if any(one.best.burst_apart for one in found[:limit]) else ["burst"]
+    _BEST.print(lines, title=f"{name}: the best kernel of each problem", without=without)
     if len(found) > limit:
         remarks.print(f"and {len(found) - limit:,} more: --limit N, or --json for all")
     for line in _summary_lines(total):

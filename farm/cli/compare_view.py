@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from farm.api.comparing import Compared
-from farm.both_times import are_apart
+from farm.both_times import burst_apart
 from farm.cli.output import configuration_text, console, remarks
 from farm.cli.tables import Column, Table
 from farm.compare.money import MIN_SHAPES
@@ -284,8 +284,8 @@ def _print_top(letter: str, rows: Sequence[Mapping[str, Any]], label: str) -> No
             _marked(row["baseline_runtime_ms"], row["baseline_predicted"]),
             _marked(row["runtime_ms"], row["predicted"]),
             row["time_ratio"],
-            _burst_apart(row["baseline_runtime_burst_ms"], row["baseline_runtime_ms"]),
-            _burst_apart(row["runtime_burst_ms"], row["runtime_ms"]),
+            burst_apart(row["baseline_runtime_burst_ms"], row["baseline_runtime_ms"]),
+            burst_apart(row["runtime_burst_ms"], row["runtime_ms"]),
             row["verdict"],
         )
         for row in rows
@@ -305,10 +305,6 @@ def _factor(value: float) -> str:
 
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{100 * share:.1f}%"
-
-
-def _burst_apart(burst_ms: float | None, compared_ms: float) -> float | None:
-    return burst_ms if are_apart(burst_ms, compared_ms) else None
 
 
 def _marked(value: float, predicted: bool) -> float | str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.text import Text
 
+from farm.both_times import PROTOCOL_OF
+from farm.protocols import ProtocolName
 from farm.schema.column import Group
 from farm.schema.results import COLUMNS
 
@@ -56,9 +58,15 @@ _PERCENT = {"power_counter_rse", "power_samples_rse", "occupancy"}
 def lines(device: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str | Text, Any]]:
     """The lines of the table. Fields without a value and empty groups are left out."""
     details = row["details"]
+    if row.get("power_limited") is not None:  # the column is told from more than the power window
+        details = {name: value for name, value in details.items() if name != "power_limited"}
     groups: dict[str, list[tuple[str, Any]]] = {}
     for group in Group:
-        columns = [(c.label, _shown(row.get(c.name), c.percent)) for c in COLUMNS.values() if c.group is group]
+        columns = [
+            (c.label, _protocol_text(row) if c.name == _PROTOCOL else _shown(row.get(c.name), c.percent))
+            for c in sorted(COLUMNS.values(), key=lambda c: c.name != _PROTOCOL)
+            if c.group is group
+        ]
         named = [(name, _shown(details.get(key), key in _PERCENT)) for key, name in _DETAILS.get(group, {}).items()]
         groups[group] = columns + named
     known = {key for named in _DETAILS.values() for key in named}
@@ -71,6 +79,18 @@ def lines(device: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str |
     for title, named_values in groups.items():
         found += _under(title, named_values)
     return found
+
+
+_PROTOCOL = "protocol"
+"""The first line of the times, because it says which time the median is."""
+
+
+def _protocol_text(row: Mapping[str, Any]) -> str | None:
+    """`do-bench: the mean of single launches …`. Rows of `farm` that are older than both times have its name alone."""
+    name: str | None = row.get(_PROTOCOL)
+    older = name == ProtocolName.FARM and row.get("runtime_burst_ms") is None
+    known = None if name is None or older else PROTOCOL_OF.get(name)
+    return name if known is None else f"{name}: {known.meaning}"
 
 
 def _shown(value: Any, percent: bool) -> Any:

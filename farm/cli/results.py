@@ -10,6 +10,7 @@ import typer
 from farm.api import farm_of
 from farm.api import results as operations
 from farm.atomic_write import require_new, writable, write_bytes
+from farm.both_times import burst_apart
 from farm.cli.files import ForceOption, write
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
@@ -17,6 +18,7 @@ from farm.cli.tables import Column, Table
 from farm.errors import BadInput
 from farm.exporters import EXPORTERS
 from farm.exporters.exporter import Export
+from farm.protocols import ProtocolName
 from farm.settings import settings
 
 TABLE = "table"
@@ -129,11 +131,13 @@ _RESULTS = Table(
     Column("types", priority=4),
     Column("layout", priority=6),
     Column("runtime", "ms", number=True),
+    Column("burst", "ms", number=True, priority=3),
     Column("±", "%", number=True, priority=5),
     Column("TFLOP/s", number=True),
     Column("power", "W", number=True, priority=1),
     Column("energy", "mJ", number=True, priority=2),
     Column("round", number=True, priority=1),
+    Column("protocol", folds=True, priority=3),
 )
 
 
@@ -144,11 +148,17 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
     lines = [
         (
             r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), types_text(r), r["layout"], r["runtime_ms"],
-            100 * r["runtime_rse"], r["tflops"], r["power_w"], r["energy_mj"], r.get("round"),
+            burst_apart(r["runtime_burst_ms"], r["runtime_ms"]), 100 * r["runtime_rse"], r["tflops"], r["power_w"],
+            r["energy_mj"], r.get("round"), r["protocol"],
         )
         for r in rows
     ]  # fmt: skip
-    _RESULTS.print(lines, without=() if rounds else ("round",))
+    without = [] if rounds else ["round"]
+    if not any(burst_apart(r["runtime_burst_ms"], r["runtime_ms"]) for r in rows):
+        without.append("burst")
+    if all(r["protocol"] == ProtocolName.FARM for r in rows):
+        without.append("protocol")
+    _RESULTS.print(lines, without=without)
     if any(r["source"] != "measured" for r in rows):
         console.print("Some rows are recorded or imported. The column source of an export marks them.")
     if limited:

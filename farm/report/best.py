@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from farm import both_times
 from farm.campaign import Campaign, plan
 from farm.db import campaigns
 from farm.db.rounds import PROBLEM
@@ -39,6 +40,15 @@ class TimedKernel:
     # Relative standard error of the mean, the largest of its rows.
     runtime_rse: float
     rows: int
+    # None where no row has it.
+    runtime_burst_ms: float | None = None
+    # Whether any of its rows is held by the power limiter.
+    power_limited: bool | None = None
+
+    @property
+    def burst_apart(self) -> float | None:
+        """The burst time where it differs so much that both are shown."""
+        return both_times.burst_apart(self.runtime_burst_ms, self.runtime_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +126,8 @@ _TIMES = f"""
 SELECT c.device_type, {PROBLEM}, c.family, c.parameters, count(*) AS rows, max(c.runtime_rse) AS runtime_rse,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY c.runtime_ms) AS runtime_ms,
     percentile_cont(0.5) WITHIN GROUP (ORDER BY c.runtime_q1_ms) AS runtime_q1_ms,
-    percentile_cont(0.5) WITHIN GROUP (ORDER BY c.runtime_q3_ms) AS runtime_q3_ms
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY c.runtime_q3_ms) AS runtime_q3_ms,
+    percentile_cont(0.5) WITHIN GROUP (ORDER BY c.runtime_burst_ms) AS runtime_burst_ms, bool_or(c.power_limited) AS power_limited
 FROM v_measurements c WHERE c.campaign_id = :campaign_id AND {{which}}
 GROUP BY c.device_type, {PROBLEM}, c.family, c.parameters
 """
@@ -177,7 +188,7 @@ def _kernel(row: Mapping[Any, Any]) -> Kernel:
 def _timed(row: Mapping[Any, Any]) -> TimedKernel:
     return TimedKernel(
         kernel=str(_kernel(row)),
-        **{name: row[name] for name in ("runtime_ms", "runtime_q1_ms", "runtime_q3_ms", "runtime_rse", "rows")},
+        **{name: row[name] for name in TimedKernel.__dataclass_fields__ if name != "kernel"},
     )
 
 

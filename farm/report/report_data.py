@@ -34,6 +34,7 @@ class Origin:
     source: str
     clock_policy: str | None
     distribution: str
+    protocol: str
     l2: str
     environment: Mapping[str, Any]
     rows: int
@@ -130,14 +131,14 @@ _OF_TYPE = "(CAST(:device_type AS text) IS NULL OR v.device_type = :device_type)
 _ORIGINS = text(f"""
 SELECT d.type AS device_type, d.uuid AS device_uuid, d.name AS device_name, h.name AS host, d.facts, e.content AS environment, o.*
 FROM (
-    SELECT r.device_id, r.environment_id, v.source, v.clock_policy, v.distribution, v.l2, count(*) AS rows,
+    SELECT r.device_id, r.environment_id, v.source, v.clock_policy, v.distribution, v.l2, v.protocol, count(*) AS rows,
         count(v.power_w) AS rows_with_power, count(*) FILTER (WHERE v.power_disagrees) AS rows_power_disagrees,
         sum(v.cost_s) AS device_s, max(v.verify_error) AS largest_verify_error,
         percentile_cont(0.5) WITHIN GROUP (ORDER BY v.runtime_rse) AS median_rse,
         min(v.measured_at) AS first_at, max(v.measured_at) AS last_at
     FROM v_measurements v JOIN measurements r ON r.id = v.measurement_id
     WHERE v.campaign_id = :campaign_id AND {_OF_TYPE}
-    GROUP BY 1, 2, 3, 4, 5, 6
+    GROUP BY 1, 2, 3, 4, 5, 6, 7
 ) o
 JOIN devices d ON d.id = o.device_id JOIN hosts h ON h.id = d.host_id JOIN environments e ON e.id = o.environment_id
 ORDER BY d.type, h.name, d.uuid, o.first_at
@@ -152,7 +153,7 @@ def _origins(connection: Connection, only: Mapping[str, Any]) -> list[Origin]:
 
 
 _TEXTS = ("device_type", "ab", "cd", "acc", "layout", "family", "parameters")
-_NUMBERS = ("runtime_ms", "power_w", "energy_mj")
+_NUMBERS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 
 
 def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str | None) -> Results:
@@ -160,6 +161,7 @@ def _results(engine: Engine, snapshot: str, campaign_id: int, device_type: str |
         *(name for name in PROBLEM_COLUMNS if name not in _TEXTS),
         *(name if name != "parameters" else "parameters::text AS parameters" for name in _TEXTS),
         *_NUMBERS,
+        "power_limited::int::float8 AS power_limited",
         # A recording may have a value of another type under that name.
         "CASE WHEN jsonb_typeof(details->'occupancy') = 'number' THEN (details->>'occupancy')::float8 END AS occupancy",
     ]

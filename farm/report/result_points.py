@@ -19,7 +19,7 @@ from farm.kernels import Kernel
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta")
-_FIGURES = ("runtime_ms", "power_w", "energy_mj", "occupancy")
+_FIGURES = ("runtime_ms", "runtime_burst_ms", "power_limited", "power_w", "energy_mj", "occupancy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,8 @@ class Results:
     # The number of its rows.
     rows: Ints
     runtime_ms: Floats
+    runtime_burst_ms: Floats
+    power_limited: Floats  # 1 where its rows are held by the power limiter, 0 where not
     power_w: Floats
     energy_mj: Floats
     occupancy: Floats  # 0 to 1
@@ -86,6 +88,11 @@ class Results:
     def gflops_per_w(self) -> Floats:
         """GFLOP/s per W, which is GFLOP per J: by the energy of one GEMM."""
         return self.flops / self.energy_mj / 1e6
+
+    @cached_property
+    def burst_ratio(self) -> Floats:
+        """The burst time over the median time."""
+        return self.runtime_burst_ms / self.runtime_ms
 
     # --- of the kernels --------------------------------------------------------------------------------
 

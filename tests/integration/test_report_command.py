@@ -284,12 +284,71 @@ def test_what_is_found_is_what_was_measured(command: Command, land: Landed, tmp_
     says = page.sections["findings"]
     assert "6 of 6 jobs have a result (100%)." in says
     assert "The highest speed on nvidia-h200 in f32 is 1 TFLOP/s, 1.49% of the card's peak" in says
-    assert "tiled(tile=16) is the fastest on 2 of 2 problems" in says
+    assert "On nvidia-h200 tiled(tile=16) is the fastest on both problems." in says
+    assert "times" not in found  # no row has both times
     assert "not the one of least energy on 2 of 2 problems" in says
     assert "saves 37.5% of the energy for 25% more time" in says
     assert "tile: " in page.sections["campaign"] or "tile:" in page.sections["campaign"]
     assert "GPU-1" in page.sections["provenance"]
     assert "library" in page.sections["provenance"]
+
+
+def test_several_kernels_that_are_the_fastest_are_counted(command: Command, land: Landed, tmp_path: Path) -> None:
+    """Tile 8 is the fastest on the small problem, tile 16 on the two others."""
+    land(
+        lambda one: row(0.5 if (tile_of(one) == 8) == (one.problem.shape.m == 512) else 1.0),
+        shapes=("512x512x512", "1024x1024x1024", "2048x2048x2048"),
+        kernels=[{"family": "tiled", "tile": [8, 16]}],
+    )
+    made(command, "tiles")
+    assert (
+        "tiled(tile=16) is the fastest on 2 of 3 problems, the most of the 2 kernels that are the fastest on any. It reaches 95% of "
+        "the best's speed on 2, and 50% at worst."
+    ) in opened(tmp_path)[1].sections["findings"]
+
+
+def of_both_times(one: Configuration) -> Measurement:
+    """Tile 16 is the fastest and power-limited; the two times of the others differ by 1%."""
+    limited = tile_of(one) == 16
+    settled = 1.0 if limited else 2.0
+    return row(
+        settled,
+        runtime_settled_ms=settled,
+        runtime_burst_ms=settled * (0.85 if limited else 0.99),
+        power_limited=limited,
+    )
+
+
+def test_burst_times_that_differ_are_a_section_and_a_column_of_the_report(
+    command: Command, land: Landed, tmp_path: Path
+) -> None:
+    land(of_both_times)
+    found = made(command, "tiles")
+    limited, others = found["times"]
+    assert (limited["power-limited"], limited["configurations"], limited["apart"]) == ("yes", 2, 2)
+    assert limited["median burst / settled"] == pytest.approx(0.85)
+    assert (others["power-limited"], others["configurations"], others["apart"]) == ("no", 4, 0)
+    assert [one["best"]["runtime_burst_ms"] for one in found["best"]["found"]] == pytest.approx([0.85, 0.85])
+    _, page = opened(tmp_path)
+    assert (
+        "On nvidia-h200 the power limiter slows down 2 of 6 configurations: their burst times are 85% of their settled times "
+        "in the median."
+    ) in page.sections["times"]
+    assert "burst ms" in page.sections["best"]
+    shown = command("best", "tiles").stdout
+    assert "burst ms" in shown
+    assert "0.85" in shown
+    assert "burst ms" in command("results", "--campaign", "tiles").stdout
+
+
+def test_times_that_hardly_differ_are_shown_once(command: Command, land: Landed, tmp_path: Path) -> None:
+    land(lambda one: row(1.0 + tile_of(one), runtime_burst_ms=0.99 * (1 + tile_of(one)), power_limited=False))
+    assert "times" not in made(command, "tiles")
+    _, page = opened(tmp_path)
+    assert "times" not in page.sections
+    assert "burst ms" not in page.sections["best"]
+    assert "burst" not in command("best", "tiles").stdout
+    assert "burst" not in command("results", "--campaign", "tiles").stdout
 
 
 def test_names_and_errors_cannot_become_markup(command: Command, land: Landed, engine: Engine, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ def row(configuration: str, runtime_ms: float, energy_mj: float = math.nan, **mo
         "power_w": energy_mj / runtime_ms,
         "energy_mj": energy_mj,
         "occupancy": math.nan,
+        "runtime_burst_ms": math.nan,
+        "power_limited": math.nan,
         **more,
     }
 

@@ -255,3 +255,22 @@ def test_the_efficiency_is_that_of_the_results() -> None:
     slower = row(runtime_ms=2.0, power_w=500.0, runtime_settled_ms=2.5)
     assert (slower["energy_mj"], slower["tflops"]) == (1250.0, values["tflops"])
     assert slower["gflops_per_w"] == pytest.approx(flops / 2.5 / 1e6 / 500.0)
+
+
+def test_the_protocol_comes_first_and_says_which_time_the_median_is() -> None:
+    def time_lines(**changes: Any) -> list[tuple[str, Any]]:
+        found = list(shown(row(**changes)).items())
+        return found[[name for name, _ in found].index("time") + 1 :]
+
+    limited = time_lines(runtime_burst_ms=0.85, runtime_settled_ms=1.0, power_limited=True)
+    assert limited[0] == ("protocol", "farm: the settled time; the burst time is measured as well")
+    assert {("burst ms", 0.85), ("settled ms", 1.0), ("power-limited", True)} <= set(limited)
+    assert time_lines(protocol="server")[0][1].startswith("server: the median of single launches")
+    # Rows that are older than both times, and imported ones.
+    assert [time_lines(protocol=name)[0][1] for name in ("farm", "unknown")] == ["farm", "unknown"]
+
+
+def test_whether_a_row_is_power_limited_is_shown_once() -> None:
+    told = shown(row(power_w=694.0, power_limited=False, details=POWER_DETAILS))
+    assert told["power-limited"] is False
+    assert "held at the power limit" not in told

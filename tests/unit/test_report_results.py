@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.both_times import burst_apart
 from farm.charts.chart import Scale
 from farm.kernels import Configuration
 from farm.report.document import Cell, Table
-from farm.report.figures import fronts, occupancy, parameter_maps, rooflines, sizes
+from farm.report.figures import both_times, fronts, occupancy, parameter_maps, rooflines, sizes
 from farm.report.figures import points as chart_points
 from farm.report.figures.shades import MAX_SHADES, shading
 from farm.report.result_points import Results, short_names
@@ -304,3 +305,27 @@ def test_a_column_of_numbers_is_known_by_its_cells() -> None:
         ],
     )
     assert table.numbers == {"ms", "interval"}
+
+
+# --- burst against settled times ---------------------------------------------------------------------------
+
+
+def test_burst_times_are_drawn_as_shares_of_settled_ones_where_any_differs() -> None:
+    alike = tiled(8, 2.0, runtime_burst_ms=1.99, power_limited=0.0)
+    assert both_times.burst_ratios(results_of(alike, tiled(16, 1.0))) == []
+    limited = tiled(16, 1.0, runtime_burst_ms=0.85, power_limited=1.0)
+    (chart,) = both_times.burst_ratios(results_of(alike, limited, tiled(32, 4.0)))
+    reference, first, second = chart.series
+    assert (first.name, second.name) == ("power-limited (1)", "not power-limited (1)")
+    assert (first.x.tolist(), first.y.tolist()) == ([1.0], pytest.approx([85.0]))
+    assert (second.x.tolist(), second.y.tolist()) == ([2.0], pytest.approx([99.5]))
+    assert reference.x.tolist() == [1.0, 2.0]  # the kernel without a burst time is not there
+    assert "in 1 of 2 configurations" in chart.message
+    assert "tiled(tile=16) on 512x512x512 f32 nn" in chart.message
+
+
+def test_both_times_are_shown_from_a_difference_of_two_percent_on() -> None:
+    assert burst_apart(0.97, 1.0) == 0.97
+    assert burst_apart(1.03, 1.0) == 1.03
+    assert burst_apart(0.985, 1.0) is None
+    assert burst_apart(None, 1.0) is None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from farm.report.document import Section
 from farm.report.report_data import CampaignData
+from farm.report.sections.both_times import both_times
 from farm.report.sections.comparisons import accuracy, comparison
 from farm.report.sections.learning import curve
 from farm.report.sections.measured import best, parameters, pareto, roofline, size, tiles
@@ -18,6 +19,7 @@ SECTIONS: list[Callable[[CampaignData], Section | None]] = [
     curve,
     roofline,
     size,
+    both_times,
     parameters,
     pareto,
     best,

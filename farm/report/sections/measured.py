@@ -164,7 +164,8 @@ def best(data: CampaignData) -> Section:
             "The kernel of the campaign with the least median time for each problem. If a search measured cuBLASLt's own choice as "
             "its baseline, that is in a column of its own and is not among the kernels. The share of the roof is that at the "
             "problem's own intensity. The interval of a speed-up has the standard errors of both times. The energy is that of the "
-            "kernel with the least energy, and what it saves is compared with the fastest one."
+            "kernel with the least energy, and what it saves is compared with the fastest one. The burst time is shown where it "
+            "differs from the time by more than 2%."
         ),
         sentences=[*_best_sentences(total), *_constant_parameters(results)],
         tables=[
@@ -220,6 +221,7 @@ def _best_row(
         "device type": one.device_type,
         "best kernel": Cell(short.get(one.best.kernel, one.best.kernel), title=one.best.kernel),
         "time ms": one.best.runtime_ms,
+        "burst ms": one.best.burst_apart,
         "quartiles ms": f"{one.best.runtime_q1_ms:.4g} – {one.best.runtime_q3_ms:.4g}",
         "TFLOP/s": tflops,
         "% of roof": 100 * tflops / roofs.get(where, np.nan),

@@ -39,6 +39,7 @@ def warnings(data: CampaignData) -> list[str]:
         ("clock_policy", "clock policies"),
         ("distribution", "operand distributions"),
         ("l2", "states of the L2"),
+        ("protocol", "protocols"),
     ):
         values = sorted({getattr(origin, name) or _UNKNOWN for origin in data.origins})
         if len(values) > 1:
@@ -92,7 +93,7 @@ def _devices(origins: Sequence[Origin]) -> list[Table]:
     ]
     rows = [
         (
-            o.device_uuid, o.rows_with_power, o.device_s, o.clock_policy or _UNKNOWN, o.l2, o.distribution, 100 * o.median_rse,
+            o.device_uuid, o.rows_with_power, o.device_s, o.protocol, o.clock_policy or _UNKNOWN, o.l2, o.distribution, 100 * o.median_rse,
             o.largest_verify_error,
         )
         for o in origins
@@ -105,7 +106,17 @@ def _devices(origins: Sequence[Origin]) -> list[Table]:
         ),
         Table(
             caption="How their rows were taken",
-            columns=["device", "with power", "device time s", "clocks", "L2", "operands", "median ±%", "largest error"],
+            columns=[
+                "device",
+                "with power",
+                "device time s",
+                "protocol",
+                "clocks",
+                "L2",
+                "operands",
+                "median ±%",
+                "largest error",
+            ],
             rows=rows,
         ),
     ]

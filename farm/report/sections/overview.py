@@ -165,9 +165,14 @@ def _of_kernels(results: Results) -> Iterator[str]:
         top = int(np.argmax(wins))
         own = points[results.kernel[points] == top]
         shares = results.share_of_best[own]
+        fastest = np.count_nonzero(wins)
+        if fastest == 1:
+            always = "both problems" if problems == 2 else f"all {problems:,} problems"
+            yield f"On {device_type} {results.kernel_names[top]} is the fastest on {always}."
+            continue
         yield (
-            f"On {device_type} {results.kernel_names[top]} is the fastest on {wins[top]:,} of {counted(problems, 'problem')}, more "
-            f"than any other of {np.count_nonzero(wins):,} that are; it reaches {percent(_NEARLY)} of the best's speed on "
+            f"On {device_type} {results.kernel_names[top]} is the fastest on {wins[top]:,} of {problems:,} problems, the most of "
+            f"the {fastest:,} kernels that are the fastest on any. It reaches {percent(_NEARLY)} of the best's speed on "
             f"{int((shares >= _NEARLY).sum()):,}, and {percent(float(shares.min()))} at worst."
         )
 

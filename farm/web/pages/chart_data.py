@@ -30,7 +30,7 @@ def page_figure(chart: Chart) -> PlotlyFigure:
     return {**figure, "layout": {**figure["layout"], "height": height}}
 
 
-def ratios(comparison: Mapping[str, Any], letters: str) -> PlotlyFigure | None:
+def ratios(comparison: Mapping[str, Any], letters: str, time_name: str = "time") -> PlotlyFigure | None:
     """Each group's time over the baseline's, with its interval: overall, and by type, size and bound.
 
     The axis is logarithmic, so that twice and half are as far from 1. None where nothing was measured.
@@ -47,7 +47,7 @@ def ratios(comparison: Mapping[str, Any], letters: str) -> PlotlyFigure | None:
         title="Time over that of the baseline",
         message="",
         x=Axis(
-            label=f"time / time of {letters[0]} (baseline)",
+            label=f"{time_name} / {time_name} of {letters[0]} (baseline)",
             scale=Scale.LOG,
             limits=(float(low), float(high)),
             ticks=tuple(_ticks(low, high)),

@@ -57,7 +57,7 @@ def compare(visit: Visiting) -> Response:
         found=found,
         wrong=wrong,
         letters=LETTERS,
-        chart=None if found is None else chart_data.ratios(found.model_dump(), LETTERS),
+        chart=None if found is None else chart_data.ratios(found.model_dump(), LETTERS, found.time_name),
         again=linked("/api/v1/compare", {**given, "top": TOP}),
         labelled=None
         if found is not None and "any_source" in given

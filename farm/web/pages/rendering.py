@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 import farm
 from farm.api import OPERATIONS
 from farm.api.access import Access
+from farm.both_times import burst_apart
 from farm.db.states import Role
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import FarmError
@@ -132,7 +133,14 @@ def _environment() -> Environment:
         shortened=shortened,
         types=types_text,
     )
-    made.globals.update(asset=address_of, linked=linked, navigation=NAVIGATION, Role=Role, version=farm.__version__)
+    made.globals.update(
+        asset=address_of,
+        burst_apart=burst_apart,
+        linked=linked,
+        navigation=NAVIGATION,
+        Role=Role,
+        version=farm.__version__,
+    )
     # As a global, since a block that is rendered alone does not see what its template imports.
     made.globals["parts"] = made.get_template("parts.html").module
     return made

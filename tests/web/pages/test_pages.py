@@ -572,6 +572,20 @@ def test_results_come_page_by_page_and_as_a_whole_file(
     assert 'value="nosuch &gt; 1"' in wrong.text
 
 
+def test_burst_times_and_protocols_are_shown_where_they_differ(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    written = [f"blas(threads=1) {m}x64x64 f32:f32:f32 nn alpha=1 beta=0" for m in (1, 2, 3)]
+    times = [{"runtime_burst_ms": 0.8125}, {"runtime_burst_ms": 0.9925}, {"protocol": "server"}]
+    landed(engine, filled, list(zip(written, (row(1.0, **more) for more in times), strict=True)), campaign_id=1)
+    shown = words(browser_like.get("/campaigns/small/results").text)
+    assert "1 burst 0.8125" in shown
+    assert "0.9925" not in shown
+    assert "measured, protocol server" in shown
+    assert "protocol farm" not in shown
+    assert "1 burst 0.8125" in words(browser_like.get("/campaigns/small/best").text)
+
+
 def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     browser_like: httpx.Client, engine: Engine, filled: int
 ) -> None:
@@ -614,6 +628,7 @@ def test_a_comparison_of_two_protocols_names_the_time_that_it_compares(
     common = browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2,protocol=aiconfigurator"]}).text
     assert "Protocols differ, and burst times are compared: GPU-1 has farm (12 rows)" in words(common)
     assert "Shapes Burst time TFLOP/s" in words(common)
+    assert "burst time / burst time of A (baseline)" in common
     chosen = browser_like.get("/compare", params={"side": ["GPU-1", "GPU-2,protocol=farm"], "time": "burst"})
     assert "<option selected>burst</option>" in chosen.text
     assert "2.2353 2.2353–2.2353" in words(chosen.text)
