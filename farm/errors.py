@@ -395,6 +395,10 @@ class ResultCorrupted(FarmError):
     """The result is corrupted: after {launch}, D does not have the bits that other launches of the same kernel on the same operands give. {difference}"""
 
 
+class ResultsCorrupted(ResultCorrupted):
+    """The device corrupts results under load: {differences:,} of {digests:,} digests in {seconds:.0f} s differ from the first. {difference}"""
+
+
 class MeasurementFailed(FarmError):
     """The measurement failed: {why}"""
 
@@ -480,7 +484,7 @@ class BadMoment(BadInput):
 
 
 class BadDuration(BadInput):
-    """{value!r} is not a length of time. Write 90min, 12h, 30d or 4w."""
+    """{value!r} is not a length of time. Write 60s, 90min, 12h, 30d or 4w."""
 
 
 class NothingEnded(BadInput):
@@ -495,6 +499,10 @@ class NotMeasured(FarmError):
     """The configuration could not be measured ({kind}): {why}"""
 
     exit_code = 6
+
+
+class SoakFailed(NotMeasured):
+    """The configuration was measured, and failed under load ({kind}): {why}"""
 
 
 class BadArchitecture(BadInput):

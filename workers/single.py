@@ -1,14 +1,20 @@
 """`python -m workers.single REQUEST`: measures one configuration, in a process of its own. `farm measure` starts it.
 
 REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, whose first device is
-used; `rules`, the measuring rules; `explain`, whether to return the raw data of the measurement too. The process answers
-on standard output with JSON objects, one a line. First, when the device is open and the configuration's own time begins:
+used; `rules`, the measuring rules; `explain`, whether to return the raw data of the measurement too; `soak_s`, how long to
+keep the device under load afterwards (0: not). The process answers on standard output with JSON objects, one a line. First,
+when the device is open and the configuration's own time begins:
 
     {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
 
+Then, about twice a second during a soak, what it has seen (`workers.measure.soak.Soak`):
+
+    {"soaking": {…}}
+
 Then, as the last line, the result:
 
-    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested}
+    {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested,
+     "soak": {…} if it was requested, and with it "failure" where digests differ or it could not go on}
     {"failure": {"kind": "invalid", "failed", "killed" or "corrupted", "message": …}}
 
 or, instead of both, why there is no such device to open, or that another program of this host measures on it:
@@ -32,7 +38,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
-from farm.errors import BadInput, FarmError, NotFound, ServiceUnavailable
+from farm.errors import BadInput, FarmError, NotFound, ResultsCorrupted, ServiceUnavailable
 from farm.kernels import Configuration
 from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules, energy_mj
@@ -41,6 +47,7 @@ from workers.device_lock import DeviceLock, lock_folder
 from workers.failure_kinds import kind_of
 
 if TYPE_CHECKING:
+    from workers.devices import Device
     from workers.measure.explain import Explanation
 
 log = logging.getLogger(__name__)
@@ -98,8 +105,30 @@ def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
     except Exception as error:
         yield _failure(error)
         return
-    answer = {"device": here, "measurement": _columns(configuration, row)}
-    yield answer if explanation is None else {**answer, "explanation": _explained(explanation)}
+    answer: Answer = {"device": here, "measurement": _columns(configuration, row)}
+    if explanation is not None:
+        answer["explanation"] = _explained(explanation)
+    if request.get("soak_s"):
+        yield from _soak(device, configuration, rules, request["soak_s"], answer)
+    yield answer
+
+
+def _soak(
+    device: Device, configuration: Configuration, rules: MeasuringRules, seconds: float, answer: Answer
+) -> Iterator[Answer]:
+    """Yields how far a soak is, and adds what it has seen to the answer."""
+    try:
+        for seen in device.soak(configuration, rules, seconds):
+            answer["soak"] = seen.to_json()
+            yield {"soaking": answer["soak"]}
+    except Exception as error:
+        answer |= _failure(error)
+        return
+    if seen.differences:
+        corrupted = ResultsCorrupted(
+            differences=seen.differences, digests=seen.digests, seconds=seen.seconds, difference=seen.difference
+        )
+        answer |= _failure(corrupted)
 
 
 def _chosen(configuration: Configuration, rules: MeasuringRules) -> str:

@@ -12,12 +12,15 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import IO, Annotated, Any, Literal
 
 import typer
+from annotated_types import Le
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from rich.markup import escape
+from rich.status import Status
 from rich.text import Text
 
 from farm import python_program
@@ -27,18 +30,23 @@ from farm.cli import measurement_view
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.streams import ascii_text
 from farm.cli.tables import Column, Table
-from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable
+from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable, SoakFailed
 from farm.formatting import lines_text
 from farm.kernels import Configuration
 from farm.measurement import Distribution, MeasuringRules
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
+from farm.time_parsing import duration
 
 START_SECONDS = 120.0
 """Time limit for importing libraries, which may not be cached, and opening the device."""
 
 GRACE_SECONDS = 1.0
 """Time between SIGTERM, which the measuring process does not handle, and SIGKILL."""
+
+_MAX_JOB_SECONDS = next(
+    bound.le for bound in MeasuringRules.model_fields["job_seconds"].metadata if isinstance(bound, Le)
+)
 
 Answer = dict[str, Any]
 
@@ -86,6 +94,15 @@ def measure(
             "--job-seconds", help="Time limit of the job, in seconds.", show_default="120, or that of --rules"
         ),
     ] = None,
+    soak: Annotated[
+        str | None,
+        typer.Option(
+            "--soak",
+            help="Keep the device under load for so long after the measurement, as in 60s or 10min, and compare the bits of results"
+            " ten times a second. At most the time limit of the job.",
+            show_default=False,
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the samples, and why the measurement stopped.", show_default=False)
     ] = False,
@@ -99,9 +116,11 @@ def measure(
     Examples:
         farm measure "tiled(tile=16) 512x512x512 f32"
         farm measure "cublaslt 4096x4096x4096 f16" --device cuda --power all
+        farm measure "cublaslt 8192x8192x8192 bf16" --device cuda --soak 60s
     """
     requested = Configuration.parse(configuration)
     under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)
+    soak_s = 0.0 if soak is None else _soak_seconds(soak, under)
     configured = settings().devices  # read in any case: the measuring process reads the settings too
     selection = configured if device is None else device
 
@@ -116,18 +135,21 @@ def measure(
         "device": selection,
         "rules": under.model_dump(mode="json"),
         "explain": explain,
+        "soak_s": soak_s,
     }
     command = python_program.program("workers.single", json.dumps(request))
-    with remarks.status("measuring"):
-        answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which)
+    with remarks.status("measuring") as status, ExitStack() as shown_progress:
+        soaking = _soaking(status, shown_progress, soak_s)
+        answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which, soaking=soaking)
     if "refused" in answer:
         raise _refusal(**answer["refused"])
     if as_json:
         emit_json(answer)
-    if "failure" in answer:
-        raise NotMeasured(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
-    if not as_json:
+    if "measurement" in answer and not as_json:
         _print(requested, answer)
+    if "failure" in answer:
+        failed = SoakFailed if "measurement" in answer else NotMeasured
+        raise failed(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
 
 
 # --- the request ------------------------------------------------------------------------------
@@ -171,6 +193,19 @@ def rules_of(
     return rules
 
 
+def _soak_seconds(text: str, rules: MeasuringRules) -> float:
+    """The length of a soak. Raises `BadInput`."""
+    seconds = duration(text).total_seconds()
+    if seconds <= 0:
+        raise BadInput(detail=f"--soak {text} is no time at all. Write it as in 60s or 10min.")
+    if seconds > rules.job_seconds:
+        raise BadInput(
+            detail=f"--soak {text} is longer than the time limit of the job, which is {rules.job_seconds:g} s."
+            f" Nothing was measured. Take a shorter soak, or set the limit with --job-seconds, which is at most {_MAX_JOB_SECONDS:g}."
+        )
+    return seconds
+
+
 def _with(given: dict[str, Any], **chosen: Any) -> dict[str, Any]:
     return {**given, **{name: value for name, value in chosen.items() if value is not None}}
 
@@ -209,12 +244,14 @@ def answer_of(
     *,
     job_seconds: float,
     opened: Callable[[Answer], None],
+    soaking: Callable[[Answer], None] = lambda _: None,
     start_seconds: float = START_SECONDS,
 ) -> Answer:
     """Runs a measuring process until its last message (see `workers.single`), and ends it.
 
-    `opened` is called with the first message, when the device is open. From then on the process may take `job_seconds`. A process
-    that dies or takes longer is a failure of the kind `killed`. No process is left running.
+    `opened` is called with the first message, when the device is open. From then on the process may take `job_seconds`. In a
+    soak it may take as long again before each of its messages, with which `soaking` is called. A process that dies or takes
+    longer is a failure of the kind `killed`. No process is left running.
     """
     environment = environment_for_children()
     with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
@@ -225,6 +262,9 @@ def answer_of(
             if answer is not None and "opened" in answer:
                 opened(answer)
                 late = f"it took longer than {job_seconds:g} s"
+                answer = messages.next(job_seconds)
+            while answer is not None and "soaking" in answer:
+                soaking(answer["soaking"])
                 answer = messages.next(job_seconds)
             return _killed(_how_it_ended(process.wait())) if answer is None else answer
         except TimeoutError:
@@ -277,7 +317,42 @@ def _refusal(exit_code: int, message: str) -> FarmError:
 
 _INDENT = "  "
 
+_SOAK = Table("soak", Column("field"), Column("value"), facts=True)
+
 _ROW = Table("measurement", Column("field"), Column("value", folds=True), facts=True)
+
+
+def _soaking(status: Status, shown_progress: ExitStack, seconds: float) -> Callable[[Answer], None]:
+    """A function that shows how far a soak is. It replaces the status when it is first called."""
+    done: Callable[[int, str | None], None] | None = None
+
+    def show(seen: Answer) -> None:
+        nonlocal done
+        if done is None:
+            from farm.cli.progress import counting  # it imports the farm's API
+
+            status.stop()
+            done = shown_progress.enter_context(counting("under load, seconds", max(1, round(seconds))))
+        digests, differences = seen["digests"], seen["differences"]
+        done(int(seen["seconds"]), f"under load, {digests:,} digests, {differences:,} differences, seconds")
+
+    return show
+
+
+def _soak_lines(seen: Answer) -> list[tuple[str, str]]:
+    def span(name: str) -> str:
+        least, largest = seen[name]
+        return f"{least:,}" if least == largest else f"{least:,} to {largest:,}"
+
+    known = {"SM clock MHz": "sm_clock_mhz", "temperature °C": "temperature_c"}
+    if console.options.ascii_only:
+        known = {ascii_text(title): name for title, name in known.items()}
+    return [
+        ("soak s", f"{seen['seconds']:.1f}"),
+        ("digests", f"{seen['digests']:,}"),
+        ("digests that differ", f"{seen['differences']:,}"),
+        *((title, span(name)) for title, name in known.items() if seen[name] is not None),
+    ]
 
 
 def _print(requested: Configuration, answer: Answer) -> None:
@@ -287,6 +362,9 @@ def _print(requested: Configuration, answer: Answer) -> None:
         rows = [(ascii_text(name) if isinstance(name, str) else name, value) for name, value in rows]
     _ROW.print([("configuration", requested.canonical), *rows])
     console.print()
+    if "soak" in answer:
+        _SOAK.print(_soak_lines(answer["soak"]))
+        console.print()
     if "explanation" not in answer:
         return
     from farm.charts.terminal_renderer import Terminal

@@ -18,6 +18,7 @@ from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.base import CpuKernel
 from workers.kernels.blas import BlasFamily
+from workers.measure import exactness
 from workers.measure.digest import BITS, digest, text
 from workers.measure.exactness import Result, batch_sizes
 
@@ -136,7 +137,7 @@ def test_an_element_that_a_further_launch_does_not_write_is_a_difference() -> No
 def test_without_memory_for_a_copy_the_failure_still_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Launches(right(), wrong())
     kernel.launch()
-    monkeypatch.setattr(Result, "on_host", lambda _: None)
+    monkeypatch.setattr(exactness, "_on_host", lambda _: None)
     with pytest.raises(ResultCorrupted, match="no memory to compare"):
         kernel.result.check()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers.measure.explain import Explanation
+from workers.measure.soak import Soak
 
 
 class Device(Protocol):
@@ -36,6 +38,12 @@ class Device(Protocol):
 
         Raises `InvalidOnDevice` where it can never run here, `WrongResult` where it computes something else,
         `MeasurementFailed` where it may work another time, and `DevicePoisoned` where this process must end.
+        """
+
+    def soak(self, configuration: Configuration, rules: MeasuringRules, seconds: float) -> Iterator[Soak]:
+        """Keeps the device under load for that long, and compares digests of results. Yields now and then what was seen.
+
+        Raises as `measure` does.
         """
 
     def canary(self) -> Configuration:

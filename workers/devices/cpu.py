@@ -10,7 +10,7 @@ import math
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from typing import Any
 
@@ -29,9 +29,11 @@ from workers.kernels.families import worker_parts
 from workers.measure.digest import digest
 from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, Result, batch_invariant
 from workers.measure.explain import Explanation
+from workers.measure.nvml import Telemetry
 from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
 from workers.measure.power.rapl_power import packages
 from workers.measure.power.source import PowerSource
+from workers.measure.soak import Soak, soak
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 
@@ -40,6 +42,9 @@ MIN_SAMPLE_MS = 0.2
 
 MAX_SETS = 8192
 """The maximum number of operand sets. With more, creating the views would take longer than measuring."""
+
+LOAD_SECONDS = 0.01
+"""How long a soak computes between two looks at the clock."""
 
 OPERANDS_SHARE = 0.4
 """The share of memory that a rotation may take; a single set may take more."""
@@ -106,18 +111,7 @@ class CpuDevice:
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
         start = time.perf_counter()
-        problem = configuration.problem
-        why = configuration.why_invalid(self.identity.traits)
-        if why is not None:
-            raise InvalidOnDevice(why=why)
-        layout = SetLayout.of(problem, HostArena.ALIGNMENT)
-        rotation = plan_rotation(
-            layout.bytes,
-            cache_bytes=self._cache_bytes,
-            memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
-            max_sets=MAX_SETS,
-        )
-        operands = self._arena.sets(layout, rotation.sets, rules.operands)
+        operands, rotation = self._operands(configuration, rules)
         with self._families[configuration.kernel.family].bind(configuration) as kernel:
             try:
                 checked = _run_and_verify(configuration, kernel, operands[0], rules.operands)
@@ -158,6 +152,25 @@ class CpuDevice:
             details=_details(rotation, **kernel.details, gemms_per_sample=group, verified_by=checked.method),
         )
 
+    def soak(self, configuration: Configuration, rules: MeasuringRules, seconds: float) -> Iterator[Soak]:
+        operands, _ = self._operands(configuration, rules)
+        with self._families[configuration.kernel.family].bind(configuration) as kernel:
+            _run_and_verify(configuration, kernel, operands[0], rules.operands)
+            yield from soak(_CpuLoad(_Gemms(kernel, operands), _Result(kernel, operands[0])), seconds)
+
+    def _operands(self, configuration: Configuration, rules: MeasuringRules) -> tuple[list[OperandSet], Rotation]:
+        why = configuration.why_invalid(self.identity.traits)
+        if why is not None:
+            raise InvalidOnDevice(why=why)
+        layout = SetLayout.of(configuration.problem, HostArena.ALIGNMENT)
+        rotation = plan_rotation(
+            layout.bytes,
+            cache_bytes=self._cache_bytes,
+            memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
+            max_sets=MAX_SETS,
+        )
+        return self._arena.sets(layout, rotation.sets, rules.operands), rotation
+
     def _describe(self) -> dict[str, Any]:
         libraries = [
             " ".join(str(library.get(key)) for key in ("internal_api", "version", "architecture") if library.get(key))
@@ -195,6 +208,27 @@ class _Result(Result):
             poison=np.nan,
             deterministic=kernel.deterministic,
         )
+
+
+class _CpuLoad:
+    """A configuration that keeps a processor busy: see `workers.measure.soak.Load`."""
+
+    def __init__(self, gemms: _Gemms, result: Result) -> None:
+        self._gemms = gemms
+        self.result = result
+
+    def work(self) -> None:
+        """Computes GEMMs for some milliseconds."""
+        end = time.perf_counter() + LOAD_SECONDS
+        while time.perf_counter() < end:
+            self._gemms.sample(1)
+
+    def copy(self) -> Any:
+        return self.result.d.copy()
+
+    def telemetry(self) -> Telemetry:
+        """A processor tells nothing."""
+        return Telemetry()
 
 
 def _exactness(

@@ -28,7 +28,7 @@ from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
 from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_errors import cuda_errors
-from workers.devices.cuda_exactness import exactness
+from workers.devices.cuda_exactness import CardLoad, exactness
 from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
@@ -40,6 +40,7 @@ from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
 from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
 from workers.measure.replay import Runs, estimate_ms, plan_replays, runs_of, timed_launch_ms
+from workers.measure.soak import Soak, soak
 from workers.measure.telemetry import TelemetryLog
 from workers.measure.verify import Verification
 
@@ -225,6 +226,13 @@ class CudaDevice:
                 environment=self._environment,
                 details=details,
             )
+
+    def soak(self, configuration: Configuration, rules: MeasuringRules, seconds: float) -> Iterator[Soak]:
+        with self.replaying(configuration, rules.operands) as work:
+            try:
+                yield from soak(CardLoad(work, self.meter), seconds)
+            finally:
+                work.drain()
 
     @contextmanager
     def replaying(self, configuration: Configuration, rules: OperandRules) -> Iterator[Work]:

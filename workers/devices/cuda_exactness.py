@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,33 @@ from workers.devices.cuda_tiers import Work
 from workers.kernels.base import CudaFamily, Placement
 from workers.measure.elements import STORAGE, poison
 from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, batch_invariant
+from workers.measure.nvml import Card, Telemetry
 from workers.measure.operands import Buffers, OperandSet, SetLayout
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
+
+POLL_SECONDS = 0.01
+"""Between two looks whether a card needs more work."""
+
+
+class CardLoad:
+    """A configuration that keeps a card busy: see `workers.measure.soak.Load`."""
+
+    def __init__(self, work: Work, card: Card) -> None:
+        self._work = work
+        self._card = card
+        self.result = work.result
+
+    def work(self) -> None:
+        """Queues more work, so that the card always has about 50 ms of it."""
+        self._work.keep_busy()
+        time.sleep(POLL_SECONDS)
+
+    def copy(self) -> Any:
+        return self.result.d.copy()
+
+    def telemetry(self) -> Telemetry:
+        return self._card.telemetry()
 
 
 def exactness(

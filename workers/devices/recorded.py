@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -115,6 +115,10 @@ class RecordedDevice:
 
     def prepare(self, configuration: Configuration) -> None:
         """There is nothing to prepare."""
+
+    def soak(self, configuration: Configuration, rules: MeasuringRules, seconds: float) -> NoReturn:
+        """Raises `InvalidOnDevice`."""
+        raise InvalidOnDevice(why="a recording runs no kernel, so it cannot be put under load")
 
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None

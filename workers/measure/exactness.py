@@ -68,7 +68,7 @@ class Result:
         self._launch = launch
         self._begin = begin
         self._poison = poison
-        self._declared = deterministic
+        self.declared = deterministic
         self._first = begin(d)
 
     @property
@@ -76,9 +76,9 @@ class Result:
         """The digest of the verified result."""
         return self._first()
 
-    def begin(self) -> Answer:
-        """Begins the digest of what `d` holds when everything that was queued before has run."""
-        return self._begin(self.d)
+    def begin(self, copy: Any = None) -> Answer:
+        """Begins the digest of what `d`, or a copy of it, holds when everything that was queued before has run."""
+        return self._begin(self.d if copy is None else copy)
 
     def digest_of_rows(self, rows: int) -> int:
         """The digest of the first rows of what `d` holds."""
@@ -102,7 +102,7 @@ class Result:
 
         Raises `ResultCorrupted` if the kernel is deterministic, and a digest differs.
         """
-        if not self._declared:
+        if not self.declared:
             same = [self.again() == self.first for _ in range(further)]
             return Exactness(deterministic=all(same) if further else None)
         held = self.begin()()
@@ -115,7 +115,7 @@ class Result:
 
     def _examine(self, held: int, launch: str) -> Exactness:
         """Tells a corrupted result from a kernel that is not deterministic, by two more launches."""
-        corrupted = self.on_host()
+        corrupted = _on_host(self.d)
         right, again = self.again(), self.again()
         if right != again:
             return Exactness(deterministic=False)
@@ -123,19 +123,21 @@ class Result:
             raise ResultCorrupted(launch=FIRST, difference="Its elements are not kept.")
         raise ResultCorrupted(launch=launch, difference=self.difference_from(corrupted))
 
-    def on_host(self) -> NDArray[Any] | None:
-        """A copy of `d`; None where there is no memory for it."""
-        try:
-            return np.array(self.d.get() if hasattr(self.d, "get") else self.d)
-        except MemoryError:
-            return None
-
-    def difference_from(self, corrupted: NDArray[Any] | None) -> str:
-        """How a corrupted result differs from the right one, which `d` holds, as a sentence."""
-        right = self.on_host()
+    def difference_from(self, corrupted: Any) -> str:
+        """How a corrupted result differs from the right one, which `d` holds, as a sentence. None: it could not be kept."""
+        right = _on_host(self.d)
+        corrupted = None if corrupted is None else _on_host(corrupted)
         if corrupted is None or right is None:
             return "There is no memory to compare their elements."
         return f"{difference(right, corrupted)}."
+
+
+def _on_host(d: Any) -> NDArray[Any] | None:
+    """A copy of a result; None where there is no memory for it."""
+    try:
+        return np.array(d.get() if hasattr(d, "get") else d)
+    except MemoryError:
+        return None
 
 
 def batch_sizes(m: int) -> list[int]:
