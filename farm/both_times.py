@@ -23,6 +23,12 @@ def time_of(protocol: str) -> Time | None:
     return None if known is None else known.time
 
 
+def protocol_text(name: str) -> str:
+    """`do-bench: the mean of single launches, each …`, or the name alone of a protocol that is not known here."""
+    known = PROTOCOL_OF.get(name)
+    return name if known is None else f"{name}: {known.meaning}"
+
+
 def burst_apart(burst_ms: float | None, other_ms: float | None) -> float | None:
     """The burst time where it differs from the other one by more than `APART`, so that both are shown; otherwise None."""
     apart = burst_ms is not None and other_ms is not None and abs(burst_ms / other_ms - 1) > APART

@@ -24,6 +24,7 @@ from farm.db.engine import take_time
 from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
 from farm.errors import CampaignCancelled, NotYourCampaign, OwnerNotYours
+from farm.protocols import ProtocolName
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
 if TYPE_CHECKING:
@@ -273,6 +274,7 @@ class CampaignNow(CampaignSummary):
     """One campaign in detail."""
 
     document: dict[str, Any] = Field(description="the campaign file in normal form")
+    protocol: str = Field(description="the rules by which times are taken, see docs/measuring.md")
     jobs_per_minute_overall: float | None
     began_s: float | None
     coordinated: bool
@@ -420,6 +422,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
         return CampaignNow.model_validate({
             **found,
             **_ahead(counts, ahead),
+            "protocol": found["rules"].get("protocol", ProtocolName.FARM),
             "counts": counts,
             "jobs_per_minute_overall": ahead.throughput.overall(ended),
             "began_s": ahead.throughput.began_s,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from farm.both_times import protocol_text
+from farm.protocols import ProtocolName
+
 MAX_REASONS = 10
 
 SAMPLE_PROBLEMS = 8
@@ -126,3 +129,10 @@ class PlanSummary:
     rounds: tuple[RoundCount, ...] = ()
     # None for a campaign without a domain.
     drawn: Drawn | None = None
+    # The rules by which times are taken.
+    protocol: ProtocolName = ProtocolName.FARM
+
+    @property
+    def protocol_text(self) -> str | None:
+        """The protocol and its meaning; None for the usual one."""
+        return None if self.protocol is ProtocolName.FARM else protocol_text(self.protocol)

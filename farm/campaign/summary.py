@@ -27,6 +27,7 @@ from farm.gemm import Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
+from farm.protocols import PROTOCOLS, Protocol, ProtocolName
 
 if TYPE_CHECKING:
     from farm.campaign.planning import Plan, PlannedJob
@@ -79,6 +80,7 @@ def summarise(plan: Plan) -> PlanSummary:
         rounds=() if search is None else counted,
         estimated_seconds=dict(sorted(rounds.seconds.items())),
         drawn=drawn.figures(plan) if campaign.draws else None,
+        protocol=campaign.measure.protocol,
     )
 
 
@@ -279,10 +281,25 @@ def upper_seconds(configuration: Configuration, rules: MeasuringRules) -> float:
     """Upper estimate of the device time of measuring a configuration, in seconds, from its size alone."""
     problem, timing, family = configuration.problem, rules.timing, FAMILIES[configuration.kernel.family]
     run_s = problem.flops / family.estimated_flops(dict(configuration.kernel.parameters))
-    timing_s = max(timing.warmup_seconds, run_s) + max(timing.max_seconds, timing.min_samples * run_s)
-    measures_power = rules.power != "none" and family.kind is DeviceKind.CUDA
+    on_card = family.kind is DeviceKind.CUDA
+    if rules.protocol is ProtocolName.FARM:
+        timing_s = max(timing.warmup_seconds, run_s) + max(timing.max_seconds, timing.min_samples * run_s)
+        timing_s += PROTOCOLS[rules.protocol].rest_s if on_card else 0.0
+    else:
+        timing_s = _protocol_s(PROTOCOLS[rules.protocol], run_s)
+    measures_power = rules.power != "none" and on_card
     power_s = max(rules.power_seconds, run_s) if measures_power else 0.0
     return min(_OVERHEAD_S + _checking_s(problem) + timing_s + power_s, rules.job_seconds)
+
+
+def _protocol_s(protocol: Protocol, run_s: float) -> float:
+    """The rests, the warm-up and the samples of a protocol with fixed rules, for a kernel that takes `run_s`."""
+    sample_s = (protocol.launches or 1) * run_s + protocol.gap_s
+    warm_up_s = max(protocol.warm_up_s, run_s) + protocol.warm_up_samples * sample_s
+    least_s = max(protocol.min_samples * sample_s, protocol.min_launches * run_s)
+    # Until the samples are as exact as the protocol asks, they may take its longest time.
+    samples_s = max(least_s, protocol.seconds if protocol.rse is None else protocol.max_seconds)
+    return protocol.rest_s + warm_up_s + min(samples_s, max(protocol.max_seconds, sample_s)) + protocol.cool_down_s
 
 
 def _checking_s(problem: Problem) -> float:

@@ -240,6 +240,8 @@ def _print_plan(made: Planned, as_json: bool) -> None:
             for r in summary.rounds
         ]
         _ROUNDS.print(lines, title="rounds of the search")
+    if summary.protocol_text is not None:
+        console.print(f"Protocol {summary.protocol_text}.", markup=False)
     for pool, seconds in summary.estimated_seconds.items():
         console.print(f"At most {seconds_text(seconds)} of device time on {pool}.")
 

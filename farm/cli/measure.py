@@ -34,6 +34,7 @@ from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnava
 from farm.formatting import lines_text
 from farm.kernels import Configuration
 from farm.measurement import Distribution, MeasuringRules
+from farm.protocols import ProtocolName
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 from farm.time_parsing import duration
@@ -69,6 +70,14 @@ def measure(
             show_default=False,
         ),
     ] = "{}",
+    protocol: Annotated[
+        ProtocolName | None,
+        typer.Option(
+            "--protocol",
+            help="Rules by which the time is taken. `farm`: burst and settled time.",
+            show_default="farm, or that of --rules",
+        ),
+    ] = None,
     power: Annotated[
         Literal["none", "all"] | None,
         typer.Option("--power", help="all: measure power where the device can.", show_default=False),
@@ -116,10 +125,13 @@ def measure(
     Examples:
         farm measure "tiled(tile=16) 512x512x512 f32"
         farm measure "cublaslt 4096x4096x4096 f16" --device cuda --power all
+        farm measure "cublaslt 4096x4096x4096 f16" --protocol do-bench
         farm measure "cublaslt 8192x8192x8192 bf16" --device cuda --soak 60s
     """
     requested = Configuration.parse(configuration)
-    under = rules_of(rules, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed)
+    under = rules_of(
+        rules, protocol=protocol, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed,
+    )  # fmt: skip
     soak_s = 0.0 if soak is None else _soak_seconds(soak, under)
     configured = settings().devices  # read in any case: the measuring process reads the settings too
     selection = configured if device is None else device
@@ -158,6 +170,7 @@ def measure(
 def rules_of(
     text: str,
     *,
+    protocol: ProtocolName | None = None,
     power: str | None = None,
     job_seconds: float | None = None,
     warm_l2: bool | None = None,
@@ -174,7 +187,7 @@ def rules_of(
         raise BadInput(detail=f"--rules {shown(text)} is not JSON: {error}. {_EXAMPLE}") from None
     if not isinstance(given, dict):
         raise BadInput(detail=f"--rules {shown(text)} is not a JSON object. {_EXAMPLE}")
-    given = _with(given, power=power, job_seconds=job_seconds)
+    given = _with(given, protocol=protocol, power=power, job_seconds=job_seconds)
     for section, chosen in (
         ("timing", {"warm_l2": warm_l2}),
         ("operands", {"distribution": distribution, "seed": seed}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from farm.both_times import PROTOCOL_OF
+from farm.both_times import protocol_text
 from farm.protocols import ProtocolName
 from farm.schema.column import Group
 from farm.schema.results import COLUMNS
@@ -89,11 +89,12 @@ def _protocol_text(row: Mapping[str, Any]) -> str | None:
     """`do-bench: the mean of single launches …`. Rows of `farm` that are older than both times have its name alone."""
     name: str | None = row.get(_PROTOCOL)
     older = name == ProtocolName.FARM and row.get("runtime_burst_ms") is None
-    known = None if name is None or older else PROTOCOL_OF.get(name)
-    return name if known is None else f"{name}: {known.meaning}"
+    return name if name is None or older else protocol_text(name)
 
 
 def _shown(value: Any, percent: bool) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return 100 * value if percent and value is not None else value
 
 

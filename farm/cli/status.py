@@ -27,6 +27,7 @@ from farm.api.campaigns import (
 from farm.api.devices import ContendedDevice, ExcludedDevice, Versions
 from farm.api.leader import Leader
 from farm.api.sentinels import SentinelNow
+from farm.both_times import protocol_text
 from farm.cli.output import JsonOption, configuration_text, console, emit_json, remarks
 from farm.cli.result_table import ResultTable
 from farm.cli.sentinels import drift_text
@@ -36,6 +37,7 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, DeviceState, JobState
 from farm.formatting import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 from farm.measurement import ALL_FAMILIES
+from farm.protocols import ProtocolName
 from farm.settings import settings
 
 # Maximum numbers on the terminal. JSON has all of them.
@@ -206,7 +208,8 @@ def _show(name: str, as_json: bool) -> None:
     title = f"[bold]{escape(now.name)}[/] ({now.digest[:8]}) of {escape(now.owner)}"
     state = Text(now.state_text, style=_style_of(now))
     console.print(Text.assemble(Text.from_markup(f"{title}: "), state, f"; priority {now.priority}"))
-    console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC")
+    protocol = "" if now.protocol == ProtocolName.FARM else f"; protocol {protocol_text(now.protocol)}"
+    console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC{protocol}", markup=False)
     console.print(f"{total:,} jobs, {percent_text(over(now.counts), total)} over: {counts_text(now.counts)}")
     console.print(f"attempts: {counts_text(now.attempts)}")
     console.print(_leader_line(now.coordinator))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 from farm.compare.aggregation import CompareQuery
 from farm.compare.comparison import Comparison, compare
 from farm.compare.statistics import PairVerdict
+from farm.devices import DeviceIdentity
 from farm.errors import NotComparable, SideWithoutRows
 from support.commands import Command, farm_here, refused
 from support.compared import A100, CONFIGURATIONS, H200, Put
@@ -182,3 +184,41 @@ def test_health_does_not_compare_rows_of_different_protocols(command: Command, p
     put(card(5, kind=H), lambda _: row(1.4, protocol="server"), host="host5")
     found = json.loads(command("health", "--json").stdout)
     assert {one["uuid"]: one["verdict"] for one in found["devices"]}["GPU-5"] != "slow"
+
+
+# --- campaigns -------------------------------------------------------------------------------------------
+
+
+def test_a_campaign_names_its_protocol_where_it_is_not_the_usual_one(
+    command: Command, tmp_path: Path, announce: Callable[[DeviceIdentity], int]
+) -> None:
+    announce(H200)
+    text = "name: {}\nowner: ann\ntargets: {{type: nvidia-h200}}\nproblems: {{shapes: 64x64x64, types: f32}}\n"
+    text += "kernels: {{family: tiled, tile: 16}}\nmeasure: {{protocol: {}}}\n"
+    for name in ("farm", "fixed-power"):
+        (tmp_path / f"{name}.yaml").write_text(text.format(name, name))
+        assert command("submit", f"{name}.yaml").returncode == 0
+    said = "fixed-power: the settled time after 3 s of warm-up, the mean of at least 1,000 launches"
+    planned = command("submit", "fixed-power.yaml", "--dry-run").stdout
+    assert f"Protocol {said}." in " ".join(planned.split())
+    assert "At most 5 s" in planned
+    assert json.loads(command("submit", "fixed-power.yaml", "--dry-run", "--json").stdout)["protocol"] == "fixed-power"
+    assert f"protocol {said}" in " ".join(command("status", "fixed-power").stdout.split())
+    assert "rotocol" not in command("submit", "farm.yaml", "--dry-run").stdout
+    assert "rotocol" not in command("status", "farm").stdout
+
+
+def test_what_lacks_is_measured_by_the_protocol_of_the_rows_elsewhere(
+    command: Command, put: Put, announce: Callable[[DeviceIdentity], int]
+) -> None:
+    put(H200, lambda _: row(1.0, protocol="fixed-power"), configurations=CONFIGURATIONS[:8])
+    put(A100, lambda _: row(2.0, protocol="fixed-power"), configurations=CONFIGURATIONS[:4])
+    announce(A100)
+    done = command("compare", H, A, "--fill", "--json")
+    assert done.returncode == 0, done.stderr
+    (fill,) = json.loads(done.stdout)["fills"]
+    assert fill["missing"] == 4
+    found = json.loads(command("status", fill["campaign"], "--json").stdout)
+    assert found["protocol"] == "fixed-power"
+    unknown = json.loads(command("compare", H, f"{A},protocol=nosuch", "--fill", "--json").stdout)["fills"]
+    assert unknown[0]["why_not"] == "no campaign can request the protocol 'nosuch'"

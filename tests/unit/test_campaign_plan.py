@@ -12,6 +12,7 @@ import pytest
 from farm.campaign import Campaign, KnownDevice, PoolSpec, load, plan
 from farm.devices import Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
+from farm.kernels import FAMILIES
 
 CPU = KnownDevice(
     "CPU-1", "cpu-amd-epyc", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34, threads=2), Backend.CPU
@@ -275,10 +276,46 @@ def test_the_estimate_is_the_time_budget_and_grows_with_the_work():
 
     rules = {"timing": {"max_seconds": 0.2, "warmup_seconds": 0.1}}
     small = seconds("64x64x64", measure=rules)
-    assert 0.3 < small < 0.35
+    assert 0.4 < small < 0.45  # with a rest of 0.1 s before the burst
     assert seconds("64x64x64", measure=rules | {"power": "all", "power_seconds": 2}) == pytest.approx(small + 2)
     assert seconds("8192x8192x8192", measure=rules) > 10
     assert seconds("32768x32768x32768", measure=rules | {"job_seconds": 60}) == 60
+
+
+@pytest.mark.parametrize(
+    ("protocol", "least_s"),
+    [
+        ("fixed-power", 3 + 1 + 1),  # warm-up, samples, cool-down
+        ("do-bench", 0.025 + 0.1),
+        ("nvbench", 15),  # at most, for samples of 0.5%
+        ("aiconfigurator", 1),  # rest
+        ("server", 53 * 0.005),  # a rest before each of 3 + 50 samples
+    ],
+)
+def test_the_estimate_has_the_rests_and_warm_ups_of_a_protocol(protocol: str, least_s: float):
+    campaign = campaign_of(
+        problems={"shapes": "64x64x64", "types": "f32"},
+        kernels={"family": "tiled", "tile": 16},
+        measure={"protocol": protocol},
+    )
+    summary = plan(campaign, [H200], allow_missing=False).summary()
+    (seconds,) = summary.estimated_seconds.values()
+    assert least_s < seconds < least_s + 0.1
+    assert summary.protocol_text is not None
+    assert summary.protocol_text.startswith(f"{protocol}: ")
+
+
+def test_a_slow_kernel_takes_a_protocol_no_longer_than_its_longest_time():
+    campaign = campaign_of(
+        problems={"shapes": "32768x32768x32768", "types": "f32"},
+        kernels={"family": "tiled", "tile": 16},
+        measure={"protocol": "fixed-power", "job_seconds": 3600},
+    )
+    (seconds,) = plan(campaign, [H200], allow_missing=False).summary().estimated_seconds.values()
+    run_s = 2 * 32768**3 / FAMILIES["tiled"].estimated_flops({"tile": 16})
+    longest_s = max(3, run_s) + max(10, run_s) + 1
+    checking_s = 3 * 32768**2 * 4 / 0.5e9 + 2 * 32768**3 / 16 / 5e9
+    assert seconds == pytest.approx(longest_s + checking_s, rel=0.02)
 
 
 def test_invalid_jobs_take_no_time():

@@ -36,6 +36,7 @@ from farm.errors import (
 )
 from farm.kernels import Configuration
 from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
+from farm.protocols import ProtocolName
 from farm.repro import repro_command
 from farm.services import processes
 from support.command_tree import imported, top_level
@@ -286,6 +287,7 @@ def test_every_mistake_in_rules_is_said_at_once() -> None:
 
 def test_options_go_before_rules() -> None:
     text = '{"power":"none","job_seconds":5,"max_attempts":1}'
+    assert measure.rules_of('{"protocol":"server"}', protocol=ProtocolName.DO_BENCH).protocol == "do-bench"
     found = measure.rules_of(text, power="all", job_seconds=7.5)
     assert found == MeasuringRules(power="all", job_seconds=7.5, max_attempts=1)
     assert measure.rules_of(text) == MeasuringRules(power="none", job_seconds=5, max_attempts=1)

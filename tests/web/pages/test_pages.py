@@ -584,6 +584,9 @@ def test_burst_times_and_protocols_are_shown_where_they_differ(
     assert "measured, protocol server" in shown
     assert "protocol farm" not in shown
     assert "1 burst 0.8125" in words(browser_like.get("/campaigns/small/best").text)
+    assert "· protocol" not in words(browser_like.get("/campaigns/small").text)
+    submitted(engine, name="loaded", measure={"protocol": "server"})
+    assert "· protocol server ·" in words(browser_like.get("/campaigns/loaded").text)
 
 
 def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
