@@ -34,7 +34,7 @@ WITH done AS (
     SELECT f.device_id, count(DISTINCT f.job_id) AS jobs, (array_agg(f.message ORDER BY f.id DESC))[1] AS message
     FROM failures f JOIN jobs j ON j.id = f.job_id AND j.state = 'done'
     JOIN measurements r ON r.job_id = j.id AND r.device_id <> f.device_id
-    WHERE f.at >= :since AND f.kind IN ('failed', 'killed', 'corrupted') AND f.device_id IS NOT NULL
+    WHERE f.at >= :since AND f.kind IN ('failed', 'killed') AND f.device_id IS NOT NULL
     GROUP BY f.device_id
 )
 SELECT d.id, d.uuid, d.type, h.name AS host, d.state, d.state_reason, d.state_changed_at, d.vanished_at,
