@@ -54,7 +54,8 @@ from benchmarks.common import end_like_interrupted, markdown, write
 from benchmarks.power_windows import SETTLING_SECONDS, counter_power_w, windows_of
 from farm.errors import first_line
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules
+from farm.measurement import MeasuringRules
+from farm.operands import OperandRules
 from workers.devices import open_device
 from workers.devices.cards import find_cards
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel

@@ -44,7 +44,8 @@ from farm.builds.cache import KernelCache
 from farm.devices import traits_of_capability
 from farm.installing import INSTALL
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules
+from farm.measurement import MeasuringRules
+from farm.operands import OperandRules
 from farm.settings import settings
 from farm.signing import Purpose
 from workers.kernels.compiler import Compiler

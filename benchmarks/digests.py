@@ -30,7 +30,8 @@ from benchmarks.common import cards, first_card, markdown, write
 from farm.errors import ResultCorrupted, WrongResult
 from farm.gemm import ElementType, Problem
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import OperandRules
 from workers.devices.cpu import CpuDevice, identify
 from workers.measure.digest import BITS, digest
 from workers.measure.elements import STORAGE, decode, encode, poison

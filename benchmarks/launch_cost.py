@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.common import first_card, markdown, write
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules
+from farm.measurement import MeasuringRules
+from farm.operands import OperandRules
 from workers.measure.telemetry import TelemetryLog
 
 LINES = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.kernels import Configuration
-from farm.measurement import OperandRules
+from farm.operands import OperandRules
 from workers.devices import open_device
 from workers.devices.cards import find_cards
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules
+from farm.measurement import MeasuringRules
+from farm.operands import OperandRules
 from workers.measure.power.nvml_power import PowerMeter
 from workers.measure.replay import Runs
 from workers.measure.telemetry import TelemetryLog

@@ -13,11 +13,12 @@ from farm.campaign.domain import Layers, ListedShapes, Ranges, ShapeFile
 from farm.campaign.messages import values_of
 from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ProblemBlock, ShapesBlock
 from farm.campaign.weighted import Weighted
-from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import MatrixRules, OperandRules
 
 TABLES: tuple[tuple[type[BaseModel], ...], ...] = (
     (Campaign,), (ShapesBlock, AxesBlock, ProblemBlock), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
-    (MeasuringRules,), (TimingRules,), (OperandRules,),
+    (MeasuringRules,), (TimingRules,), (OperandRules,), (MatrixRules,),
 )  # fmt: skip
 """The models whose keys are in one table. Those of kernels and searches have tables of their own."""
 

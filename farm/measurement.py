@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from farm.operands import OperandRules
 from farm.protocols import ProtocolName
 from farm.schema.column import Column, Group
 
@@ -34,19 +35,6 @@ class TimingRules(_Rules):
     warm_l2: bool = Field(
         default=False, description="`true`: measure the time with operands in the cache as well, as `runtime_warm_ms`"
     )
-
-
-Distribution = Literal["uniform", "normal", "zeros", "ones", "sparse"]
-
-
-class OperandRules(_Rules):
-    """What A, B and C are filled with. The distribution changes the power that a card draws, so it is part of a row."""
-
-    distribution: Distribution = Field(
-        default="uniform",
-        description="`uniform` on [-1, 1]; `normal`: mean 0, deviation 1; `zeros`; `ones`; `sparse`: uniform, but half are 0",
-    )
-    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the operands")
 
 
 PowerWish = Literal["none", "fraction", "all"]
@@ -289,7 +277,13 @@ class Measurement:
     ] = None
     distribution: Annotated[
         str,
-        Column("distribution of the operands' elements", "", Group.OPERANDS, label="distribution", unstated="unknown"),
+        Column(
+            "what the operands were filled with: `uniform`, or where they differ `a=normal*0.02 b=file:4f2a91c0 c=zeros`",
+            "",
+            Group.OPERANDS,
+            label="distribution",
+            unstated="unknown",
+        ),
     ] = "uniform"
     seed: Annotated[int, Column("seed of the operands", "", Group.OPERANDS, label="seed")] = 0
     protocol: Annotated[

@@ -122,6 +122,9 @@ class Planned(Document):
     """The plan of a campaign."""
 
     campaign: str
+    operands: str = Field(
+        default="uniform", description="what A, B and C are filled with, as in the column `distribution`"
+    )
     plan: PlanSummary
 
 
@@ -346,7 +349,9 @@ def check(access: Access, submission: Submission) -> Planned:
     """Count, check and estimate a campaign; submit nothing."""
     campaign = _read(access, submission)
     return Planned(
-        campaign=campaign.name, plan=planned(access, campaign, allow_missing=submission.allow_missing).summary()
+        campaign=campaign.name,
+        operands=campaign.measure.operands.text,
+        plan=planned(access, campaign, allow_missing=submission.allow_missing).summary(),
     )
 
 

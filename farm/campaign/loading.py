@@ -13,6 +13,7 @@ from farm.campaign.reading import Located, Location, entries_of, parse, read
 from farm.campaign.shape_files import FileContext, ReadText, among, reading_in
 from farm.campaign.targets import Target
 from farm.errors import CampaignFileError
+from farm.operands import files_named
 
 
 def load(path: Path, *, limit: int) -> Campaign:
@@ -49,6 +50,8 @@ def loads(
 def texts_named(text: str, path: Path) -> dict[str, str]:
     """The texts of the files that a campaign file names, by name, for `loads` on another machine.
 
+    Of a tensor that fills a matrix, the text is its description: its path and SHA-256.
+
     Empty if the campaign file is not valid YAML, which `loads` reports.
 
     Args:
@@ -73,7 +76,10 @@ def texts_named(text: str, path: Path) -> dict[str, str]:
 
 
 def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    """The files that the domains of a campaign name, with the location of each name."""
+    """The files that the domains and the operands of a campaign name, with the location of each name."""
+    measure = data.get("measure")
+    for at, name in files_named(measure.get("operands") if isinstance(measure, dict) else None):
+        yield ("measure", "operands", *at), name
     for i, block in entries_of(data.get("problems")):
         for j, source in entries_of(block.get("domain") if isinstance(block, dict) else None):
             if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():

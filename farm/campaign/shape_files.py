@@ -1,4 +1,4 @@
-"""Files of shapes with weights, which a domain may name: CSV with the header m,n,k or m,n,k,weight."""
+"""Files that a campaign names: shapes with weights, as CSV with the header m,n,k or m,n,k,weight, and tensors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from farm.campaign.weighted import Weighted
 from farm.errors import FarmError
 from farm.gemm import Shape
+from farm.operands import WEIGHT_SUFFIXES
 
 MAX_SHAPES = 100_000
 """Different shapes of one file: a campaign's document holds all of them."""
@@ -36,10 +37,19 @@ class FileContext:
     read_text: ReadText
 
 
+def _described(path: Path, tensor: str | None) -> str:
+    from farm.weights import describe  # it loads NumPy, which few campaigns need
+
+    return describe(path, tensor)
+
+
 def reading_in(folder: Path) -> ReadText:
-    """Reads files, whose names are relative to a folder."""
+    """Reads files, whose names are relative to a folder. A tensor's text is its description."""
 
     def read(name: str) -> str:
+        file, _, tensor = name.partition("#")
+        if file.endswith(WEIGHT_SUFFIXES):
+            return _described(folder / file, tensor or None)
         path = folder / name
         try:
             if path.stat().st_size > _MAX_FILE_BYTES:
@@ -61,6 +71,11 @@ def among(texts: Mapping[str, str]) -> ReadText:
     """Reads files whose texts came with the campaign file, by name: nothing on this machine is opened."""
 
     def read(name: str) -> str:
+        if name not in texts and name.partition("#")[0].endswith(WEIGHT_SUFFIXES):
+            raise ValueError(
+                f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or write the tensor's "
+                "sha256 and its path on the workers"
+            )
         if name not in texts:
             raise ValueError(
                 f"{name} was not sent with the campaign, and the server opens no files; list the shapes instead, "

@@ -27,6 +27,7 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
 from farm.errors import FarmError
 from farm.formatting import counts_text, seconds_text, types_of_text
+from farm.operands import OperandRules
 from farm.services.session import Session
 from farm.settings import settings
 
@@ -220,6 +221,8 @@ def _print_plan(made: Planned, as_json: bool) -> None:
         return
     rows = [(c.family, c.pool, c.jobs - c.invalid, c.invalid) for c in summary.counts]
     _PLAN.print(rows, title=f"{made.campaign}: nothing was submitted")
+    if made.operands != OperandRules().text:
+        console.print(f"The operands are {made.operands}.")
     if summary.invalid:
         reasons: list[tuple[int, str, str]] = [(r.count, r.reason, r.example) for r in summary.invalid]
         if summary.invalid_for_other_reasons:

@@ -13,7 +13,8 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import IO, Annotated, Any, Literal
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal, get_args
 
 import typer
 from annotated_types import Le
@@ -25,6 +26,7 @@ from rich.text import Text
 
 from farm import python_program
 from farm.campaign.axes import shown
+from farm.campaign.shape_files import FileContext, reading_in
 from farm.campaign.suggestions import did_you_mean
 from farm.cli import measurement_view
 from farm.cli.output import JsonOption, console, emit_json, remarks
@@ -33,7 +35,8 @@ from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable, SoakFailed
 from farm.formatting import lines_text
 from farm.kernels import Configuration
-from farm.measurement import Distribution, MeasuringRules
+from farm.measurement import MeasuringRules
+from farm.operands import DISTRIBUTIONS, keys_of
 from farm.protocols import ProtocolName
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
@@ -48,6 +51,8 @@ GRACE_SECONDS = 1.0
 _MAX_JOB_SECONDS = next(
     bound.le for bound in MeasuringRules.model_fields["job_seconds"].metadata if isinstance(bound, Le)
 )
+
+_DISTRIBUTION = f"Distribution of the operands' values: {', '.join(DISTRIBUTIONS)}, normal*0.02, or a=normal b=file:weights.npy c=zeros."
 
 Answer = dict[str, Any]
 
@@ -89,9 +94,11 @@ def measure(
         ),
     ] = None,
     distribution: Annotated[
-        Distribution | None,
+        str | None,
         typer.Option(
-            "--distribution", help="Distribution of the operands' values.", show_default="uniform, or that of --rules"
+            "--distribution",
+            help=_DISTRIBUTION,
+            show_default="uniform, or that of --rules",
         ),
     ] = None,
     seed: Annotated[
@@ -188,15 +195,14 @@ def rules_of(
     if not isinstance(given, dict):
         raise BadInput(detail=f"--rules {shown(text)} is not a JSON object. {_EXAMPLE}")
     given = _with(given, protocol=protocol, power=power, job_seconds=job_seconds)
-    for section, chosen in (
-        ("timing", {"warm_l2": warm_l2}),
-        ("operands", {"distribution": distribution, "seed": seed}),
-    ):
+    if distribution is not None:
+        given["operands"] = _filled(distribution, given.get("operands"))
+    for section, chosen in (("timing", {"warm_l2": warm_l2}), ("operands", {"seed": seed})):
         written = given.get(section, {})
         if isinstance(written, dict):  # otherwise the validation below reports it
             given = _with(given, **{section: _with(written, **chosen) or None})
     try:
-        rules = MeasuringRules.model_validate(given)
+        rules = MeasuringRules.model_validate(given, context=FileContext(Path("--rules"), 1, reading_in(Path.cwd())))
     except ValidationError as error:
         raise BadInput(detail=lines_text([_finding(detail) for detail in error.errors(include_url=False)])) from None
     least, most = rules.timing.min_samples, rules.timing.max_samples
@@ -219,6 +225,15 @@ def _soak_seconds(text: str, rules: MeasuringRules) -> float:
     return seconds
 
 
+def _filled(distribution: str, written: object) -> dict[str, Any]:
+    """The operands of a short text, with the seed that the rules have already."""
+    try:
+        filled = keys_of(distribution)
+    except ValueError as error:
+        raise BadInput(detail=f"--distribution: {error}") from None
+    return filled | ({"seed": written["seed"]} if isinstance(written, dict) and "seed" in written else {})
+
+
 def _with(given: dict[str, Any], **chosen: Any) -> dict[str, Any]:
     return {**given, **{name: value for name, value in chosen.items() if value is not None}}
 
@@ -234,6 +249,8 @@ def _finding(detail: ErrorDetails) -> str:
         )
     elif detail["type"].startswith("model"):
         why = f"{shown(detail['input'])} is not a JSON object of {', '.join(_model_at(path).model_fields)}"
+    elif detail["type"] == "value_error":
+        why = str(detail["ctx"]["error"])
     else:
         why = f"{detail['msg'][0].lower()}{detail['msg'][1:]}, not {shown(detail['input'])}"
     return f"measuring rules: {'.'.join(path)}: {why}"
@@ -244,8 +261,8 @@ def _model_at(path: Sequence[str]) -> type[BaseModel]:
     model: type[BaseModel] = MeasuringRules
     for name in path:
         annotation = model.model_fields[name].annotation
-        assert isinstance(annotation, type)
-        model = annotation
+        kinds = (annotation, *get_args(annotation))  # a rule that may be left out is a model or None
+        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
     return model
 
 

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 from sqlalchemy import Connection, Engine, text
@@ -26,13 +25,13 @@ from farm.compare.summaries import FillSummary
 from farm.db import campaigns, configurations
 from farm.errors import FillTooLarge
 from farm.kernels import Configuration
-from farm.measurement import Distribution, MeasuringRules, OperandRules, Source
+from farm.measurement import MeasuringRules, Source
+from farm.operands import OperandRules, operand_rules
 from farm.protocols import ProtocolName
 
 MAX_CONFIGURATIONS = 200_000
 """Limit for one fill: its campaign lists them one by one."""
 
-_DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 _PROTOCOLS = frozenset(name.value for name in ProtocolName)
 _NOT_MEASURABLE = {
     "campaign": "a fill makes a campaign of its own; submit that campaign again, or leave the condition out",
@@ -131,7 +130,7 @@ def _why_not(group: Group, devices: Sequence[KnownDevice], *, any_source: bool) 
         return _NOT_MEASURABLE.get(key, f"{key} depends on the host, and no campaign can request it")
     if group.type is None and group.host is None and group.device is None:
         return "it names no type, host or device"
-    if distribution is not None and distribution not in _DISTRIBUTIONS:
+    if distribution is not None and _operands(distribution) is None:
         return f"no campaign can request operands of the distribution {distribution!r}"
     if protocol is not None and protocol not in _PROTOCOLS:
         return f"no campaign can request the protocol {protocol!r}"
@@ -209,7 +208,7 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
         )
     wanted_distribution = data.groups[name].distribution
     if wanted_distribution is not None:
-        operands = chosen.operands.model_copy(update={"distribution": wanted_distribution})
+        operands = _operands(wanted_distribution, chosen.operands.seed)
         chosen = chosen.model_copy(update={"operands": operands})
     wanted_protocol = data.groups[name].protocol
     if wanted_protocol is not None:
@@ -219,10 +218,14 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
 
 def _default_rules(kind: RowKind, *, power: bool) -> MeasuringRules:
     """The default rules, with the operands and protocol of rows without a campaign, and with power where most have it."""
-    operands = (
-        OperandRules.model_validate({"distribution": kind.distribution})
-        if kind.distribution in _DISTRIBUTIONS
-        else OperandRules()
-    )
+    operands = _operands(kind.distribution) or OperandRules()
     protocol = ProtocolName(kind.protocol) if kind.protocol in _PROTOCOLS else ProtocolName.FARM
     return MeasuringRules(protocol=protocol, operands=operands, power="all" if power else "none")
+
+
+def _operands(distribution: str, seed: int = 0) -> OperandRules | None:
+    """The operands that rows name. None where no campaign can have them, as those of a file that only its campaign names."""
+    try:
+        return operand_rules(distribution, seed)
+    except ValueError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,18 @@ from farm.devices import traits_of_capability
 from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import INPUT_TYPES, ElementType, Layout
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import MatrixRules, OperandRules, operand_rules
+from farm.weights import describe
 from support.quick import QUICK
-from workers.devices.cuda import CudaDevice
+from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.kernels import tiled
 from workers.kernels.tiled import TILED_ENTRY, TiledKernel
 from workers.measure import replay
 from workers.measure.elements import STORAGE, decode
 from workers.measure.explain import Explanation
-from workers.measure.operands import result_scale
+from workers.measure.magnitudes import result_scale
+from workers.measure.operands import SetLayout
 from workers.measure.verify import error_bound
 
 
@@ -151,12 +155,25 @@ def test_power_of_a_cube(device: CudaDevice) -> None:
     assert again.runtime_ms == pytest.approx(row.runtime_ms, rel=0.1)
 
 
+def written(
+    device: CudaDevice, kind: ElementType, count: int, text: str, seed: int = 3, stream: int = 0, first: int = 0
+) -> Any:
+    """Elements on the card, filled by operands.cu at an offset of a longer buffer."""
+    import cupy
+
+    with device._stream:
+        buffer = cupy.zeros(first + count, STORAGE[kind])
+        device._arena._write(buffer[first:], kind, MatrixRules.model_validate(text), seed, stream)
+    device._stream.synchronize()
+    return buffer[first:]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in INPUT_TYPES if kind.of_a is kind.of_b])
 def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice, kind: ElementType) -> None:
     import cupy
 
     def filled(count: int, seed: int = 3, stream: int = 0) -> Any:
-        return device._arena._filled(kind, count, OperandRules(seed=seed), stream)
+        return written(device, kind, count, "uniform", seed, stream)
 
     long = filled(10**6)
     assert long.dtype == STORAGE[kind]
@@ -170,13 +187,84 @@ def test_operands_are_uniform_and_do_not_depend_on_length(device: CudaDevice, ki
     assert float(numbers.var()) == pytest.approx(1 / 3, rel=0.01)
 
 
-@pytest.mark.parametrize(("distribution", "mean_square"), [("normal", 1), ("zeros", 0), ("ones", 1), ("sparse", 1 / 6)])
-def test_other_distributions_have_their_spread(device: CudaDevice, distribution: Any, mean_square: float) -> None:
-    numbers = device._arena._filled(ElementType.F32, 10**6, OperandRules(distribution=distribution), 0)
+@pytest.mark.parametrize(
+    ("text", "mean_square"),
+    [
+        ("normal", 1),
+        ("zeros", 0),
+        ("ones", 1),
+        ("sparse", 1 / 6),
+        ("integers", 2),
+        ("normal*0.02", 0.0004),
+        ("ones*3", 9),
+    ],
+)
+def test_other_distributions_have_their_spread(device: CudaDevice, text: str, mean_square: float) -> None:
+    numbers = written(device, ElementType.F32, 10**6, text)
     assert float((numbers.astype(np.float64) ** 2).mean()) == pytest.approx(mean_square, rel=0.01)
+    assert bool((written(device, ElementType.F32, 1000, text, first=24) == numbers[:1000]).all())
 
 
-@pytest.mark.parametrize("distribution", ["uniform", "normal", "zeros", "ones", "sparse"])
+@pytest.mark.parametrize("kind", [kind for kind in INPUT_TYPES if kind.of_a is kind.of_b])
+def test_integers_are_the_same_in_every_type(device: CudaDevice, kind: ElementType) -> None:
+    import cupy
+
+    numbers = decode(kind, written(device, kind, 10**5, "integers"), cupy)
+    assert cupy.unique(numbers).tolist() == [-2, -1, 0, 1, 2]
+
+
+MIXTURES = [
+    "a=normal*0.02 b=uniform*30 c=ones",
+    "a=ones*0.3 b=ones*0.7 c=normal",
+    "a=zeros b=normal c=integers",
+    "b=integers",
+]
+
+
+@pytest.mark.parametrize("text", MIXTURES)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tiled(tile=16) 512x320x256 f32 tn alpha=1 beta=1",
+        "tiled(tile=16) 64x96x80 f64 nt",
+        "cublaslt(algorithm=0) 512x320x256 bf16 nt alpha=1 beta=1",
+        "cublaslt(algorithm=0) 512x320x256 f16 nn",
+        "cublaslt(algorithm=0) 512x320x256 i8 nt",
+        "cublaslt(algorithm=0) 512x320x256 f8e4m3e5m2 nt",
+    ],
+)
+def test_matrices_that_differ_are_verified_and_recorded(device: CudaDevice, line: str, text: str) -> None:
+    configuration = Configuration.parse(line)
+    if (why := configuration.why_invalid(device.identity.traits)) is not None:
+        pytest.skip(why)
+    rules = QUICK.model_copy(update={"operands": operand_rules(text, seed=5)})
+    row = device.measure(configuration, rules)
+    assert (row.distribution, row.seed) == (rules.operands.text, 5)
+    held = device._arena.bytes
+    assert device.measure(configuration, rules).verify_error == row.verify_error
+    assert device._arena.bytes == held
+
+
+@pytest.mark.parametrize("kind", [ElementType.F32, ElementType.F16])
+def test_weights_of_a_file_are_measured_in_every_set(device: CudaDevice, kind: ElementType, tmp_path: Path) -> None:
+    weights = (np.random.default_rng(1).standard_normal((400, 512)) * 0.02).astype(STORAGE[kind])
+    np.save(tmp_path / "w.npy", weights)
+    matrix = MatrixRules.model_validate_json(describe(tmp_path / "w.npy", None))
+    rules = QUICK.model_copy(update={"operands": OperandRules(a=MatrixRules(distribution="normal"), b=matrix)})
+    family = "tiled(tile=16)" if kind is ElementType.F32 else "cublaslt(algorithm=0)"
+    configuration = Configuration.parse(f"{family} 256x320x512 {kind} nt")
+    row = device.measure(configuration, rules)
+    assert row.distribution == f"a=normal b={matrix.text} c=uniform"
+    with device.replaying(configuration, rules.operands) as work:
+        layout = SetLayout.of(configuration.problem, ALIGNMENT)
+        buffers = device._arena.buffers(layout, work.rotation.sets, rules.operands)
+        for index in (0, work.rotation.sets - 1):
+            assert np.array_equal(buffers.views(index).b.get(), weights[:320].T)
+    with pytest.raises(InvalidOnDevice, match="is 400x512, and the problem needs 320x513"):
+        device.measure(Configuration.parse(f"{family} 256x320x513 {kind} nt"), rules)
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "zeros", "ones", "sparse", "integers"])
 def test_every_distribution_is_measured_and_recorded(device: CudaDevice, distribution: Any) -> None:
     rules = QUICK.model_copy(update={"operands": OperandRules(distribution=distribution, seed=5)})
     row = device.measure(Configuration.parse("tiled(tile=16) 300x200x100 f32 nn alpha=1 beta=1"), rules)

@@ -9,7 +9,8 @@ import pytest
 
 from farm.errors import ResultCorrupted
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import OperandRules
 from workers.devices import cuda_tiers
 from workers.devices.cuda import CudaDevice
 from workers.measure.digest import BITS, digest, text

@@ -8,14 +8,15 @@ import pytest
 
 from farm.errors import ElementNotWritten, WrongResult
 from farm.kernels import Configuration
-from farm.measurement import OperandRules
+from farm.operands import OperandRules, operand_rules
 from workers.devices import cuda_verify
 from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.measure.elements import decode, poison
-from workers.measure.operands import SetLayout, result_scale
+from workers.measure.magnitudes import result_scale
+from workers.measure.operands import SetLayout
 from workers.measure.verify import verify
 
-RULES = OperandRules(seed=3)
+RULES = [OperandRules(seed=3), operand_rules("a=normal*0.5 b=integers c=sparse", seed=3)]
 
 CASES = [
     *(f"tiled(tile=16) {{shape}} {types} {layout}" for types in ("f32", "f64") for layout in ("nn", "nt", "tn", "tt")),
@@ -44,8 +45,9 @@ def case(request: pytest.FixtureRequest, device: CudaDevice) -> str:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.text)
 def test_right_results_pass_and_wrong_elements_do_not(
-    device: CudaDevice, case: str, shape: str, monkeypatch: pytest.MonkeyPatch
+    device: CudaDevice, case: str, shape: str, rules: OperandRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import cupy
 
@@ -53,13 +55,13 @@ def test_right_results_pass_and_wrong_elements_do_not(
     problem, s = configuration.problem, configuration.problem.shape
     if (why := configuration.why_invalid(device.identity.traits)) is not None:
         pytest.skip(why)
-    with device.replaying(configuration, RULES):  # which computes and verifies
-        operands = device._arena.buffers(SetLayout.of(problem, ALIGNMENT), 1, RULES).views(0)
+    with device.replaying(configuration, rules):  # which computes and verifies
+        operands = device._arena.buffers(SetLayout.of(problem, ALIGNMENT), 1, rules).views(0)
 
         def checked() -> Any:
-            return device._verifier.begin(problem, operands, RULES)()
+            return device._verifier.begin(problem, operands, rules)()
 
-        closely = verify(problem, operands, RULES, cupy)
+        closely = verify(problem, operands, rules, cupy)
         with monkeypatch.context() as patch:
             patch.setattr(cuda_verify, "verify", None)  # what looks closer is not needed
             found = checked()
@@ -68,7 +70,7 @@ def test_right_results_pass_and_wrong_elements_do_not(
         # The signs are others, and so are the largest sums.
         assert closely.error / 3 <= found.error <= 3 * closely.error
 
-        numbers = abs(decode(problem.types.cd, operands.d, cupy)) / result_scale(problem, RULES)
+        numbers = abs(decode(problem.types.cd, operands.d, cupy)) / result_scale(problem, rules)
         middle = int(numbers[s.m // 2].argmax())
         for row, column in ((0, 0), (0, s.n - 1), (s.m - 1, 0), (s.m - 1, s.n - 1), (s.m // 2, middle)):
             right = operands.d[row, column].copy()

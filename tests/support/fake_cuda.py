@@ -326,11 +326,12 @@ class FakeKernel:
         self.cupy.held_ms.append(nanoseconds / 1e6)
         self.cupy.queue_runs_dry = self.cupy.held_ms[-1] < 4
 
-    def fill(self, _: Any, __: Any, numbers: Any, first: Any, count: Any, seed: Any) -> None:
+    def fill(self, _: Any, __: Any, numbers: Any, first: Any, count: Any, seed: Any, scale: Any) -> None:
         assert int(count) == numbers.size
         random = np.random.default_rng([int(seed), int(first)])
-        draw = {"0": lambda n: random.uniform(-1, 1, n), "1": random.standard_normal, "2": np.zeros, "3": np.ones}
-        numbers[:] = draw[self.defines["DISTRIBUTION"]](numbers.size)
+        draw: Any = {"0": lambda n: random.uniform(-1, 1, n), "1": random.standard_normal, "2": np.zeros, "3": np.ones}
+        draw["5"] = lambda n: random.integers(-2, 3, n)
+        numbers[:] = scale * draw[self.defines["DISTRIBUTION"]](numbers.size)
 
     # The kernels of verify.cu: each operand as it lies in memory, whatever the view that is given.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules, OperandRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import OperandRules
 from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.measure.elements import poison
 from workers.measure.operands import SetLayout

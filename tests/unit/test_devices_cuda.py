@@ -7,9 +7,11 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from farm.devices import Backend, DeviceKind
@@ -25,15 +27,18 @@ from farm.errors import (
 from farm.gemm import ElementType, Layout, Shape
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
+from farm.operands import MatrixRules, OperandRules, operand_rules
 from farm.vendors import NVIDIA
+from farm.weights import describe
 from support.fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
 from workers.devices import cards, cuda_tiers, cuda_verify, discover, open_device
-from workers.devices.cuda import CudaDevice
+from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate
 from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
+from workers.measure.operands import SetLayout
 from workers.measure.replay import Replays
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
@@ -227,6 +232,33 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("none", "default")
     assert (row.power_w, row.power_source, row.runtime_settled_ms) == (None, None, None)
+
+
+@pytest.mark.parametrize("types", ["f32", "f64"])
+@pytest.mark.parametrize("text", ["a=normal*0.02 b=integers c=ones", "a=zeros b=normal c=uniform*3", "ones*0.3"])
+def test_matrices_that_differ_are_filled_verified_and_named(device: CudaDevice, types: str, text: str) -> None:
+    rules = QUICK.model_copy(update={"operands": operand_rules(text, seed=5)})
+    configuration = Configuration.parse(f"tiled(tile=8) 300x270x310 {types} tn alpha=1 beta=1")
+    row = device.measure(configuration, rules)
+    assert (row.distribution, row.seed) == (text, 5)
+    assert row.details["verified_by"] == "groups"
+    operands = device._arena.buffers(SetLayout.of(configuration.problem, ALIGNMENT), 2, rules.operands)
+    first, second = operands.views(0), operands.views(1)
+    assert np.array_equal(first.a, second.a)
+    assert np.array_equal(first.b, second.b)
+    with device.replaying(configuration, OperandRules()):
+        pass  # a process goes back to one stream of numbers
+    assert device.measure(configuration, QUICK).distribution == "uniform"
+
+
+def test_weights_of_a_file_are_filled_and_verified(device: CudaDevice, tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", np.random.default_rng(1).standard_normal((270, 310)).astype(np.float32))
+    matrix = MatrixRules.model_validate_json(describe(tmp_path / "w.npy", None))
+    rules = QUICK.model_copy(update={"operands": OperandRules(b=matrix)})
+    row = device.measure(Configuration.parse("tiled(tile=8) 300x270x310 f32 nt"), rules)
+    assert row.distribution == f"a=uniform b={matrix.text} c=uniform"
+    with pytest.raises(InvalidOnDevice, match="is 270x310, and the problem needs 271x310"):
+        device.measure(Configuration.parse("tiled(tile=8) 300x271x310 f32 nt"), rules)
 
 
 def test_a_card_that_was_at_work_when_it_was_opened_is_asked_again(device: CudaDevice, pynvml: FakePynvml) -> None:

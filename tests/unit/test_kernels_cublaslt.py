@@ -17,7 +17,8 @@ from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from workers.kernels.base import CardContext, Placement
 from workers.kernels.cublaslt import CublasLtFamily, Matrix, as_columns, compute_type, roundings
-from workers.measure.operands import SetLayout, result_scale
+from workers.measure.magnitudes import result_scale
+from workers.measure.operands import SetLayout
 from workers.measure.verify import error_bound
 
 

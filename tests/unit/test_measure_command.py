@@ -35,11 +35,12 @@ from farm.errors import (
     ResultCorrupted,
 )
 from farm.kernels import Configuration
-from farm.measurement import Distribution, Measurement, MeasuringRules, OperandRules, PowerWish, TimingRules
+from farm.measurement import Measurement, MeasuringRules, PowerWish, TimingRules
+from farm.operands import DISTRIBUTIONS, OperandRules, operand_rules
 from farm.protocols import ProtocolName
 from farm.repro import repro_command
 from farm.services import processes
-from support.command_tree import imported, top_level
+from support.command_tree import top_level
 from support.commands import called
 from support.homes import environment, eventually, processes_under
 from workers import devices, single
@@ -305,9 +306,13 @@ def test_options_change_only_their_own_part_of_a_section() -> None:
     )
 
 
-def test_every_distribution_can_be_asked_for() -> None:
-    (option,) = (one for one in imported(top_level().commands["measure"]).params if one.name == "distribution")
-    assert tuple(option.type_descriptor.choices) == get_args(Distribution)
+@pytest.mark.parametrize(
+    "text", [*DISTRIBUTIONS, "normal*0.02", "a=normal*0.02 b=zeros", "a=ones*0.5 b=sparse c=integers"]
+)
+def test_every_distribution_can_be_asked_for(text: str) -> None:
+    found = measure.rules_of('{"operands":{"seed":7}}', distribution=text).operands
+    assert found == operand_rules(text, seed=7)
+    assert measure.rules_of("{}", distribution=found.text, seed=7).operands == found
 
 
 # --- what cannot be measured -------------------------------------------------------------------------
@@ -596,8 +601,15 @@ def rules(draw: st.DrawFn) -> MeasuringRules:
         max_samples=draw(st.integers(least, 1_000_000)),
         warm_l2=draw(st.booleans()),
     )
-    operands = OperandRules(
-        distribution=draw(st.sampled_from(get_args(Distribution))), seed=draw(st.integers(0, 2**32 - 1))
+    filled = st.builds(
+        lambda distribution, scale: {"distribution": distribution, "scale": scale},
+        st.sampled_from(DISTRIBUTIONS),
+        st.sampled_from([1.0, 0.02]),
+    )
+    of_file = {"file": "/weights/w.safetensors", "tensor": "down 'proj'", "sha256": "4f2a91c0" * 8}
+    matrix = st.one_of(st.none(), filled, st.just(of_file))
+    operands = OperandRules.model_validate(
+        {**draw(filled), "seed": draw(st.integers(0, 2**32 - 1)), **{name: draw(matrix) for name in "abc"}}
     )
     return MeasuringRules(
         timing=draw(st.sampled_from([TimingRules(), timing])),

@@ -11,7 +11,8 @@ import pytest
 
 from farm.errors import ResultCorrupted
 from farm.kernels import Configuration
-from farm.measurement import Measurement, MeasuringRules, OperandRules, TimingRules
+from farm.measurement import Measurement, MeasuringRules, TimingRules
+from farm.operands import OperandRules
 from support.fake_cuda import FakeCupy, FakePynvml, OutOfMemoryError
 from workers.devices import cpu, cuda_tiers, discover, host, open_device
 from workers.devices.cuda import CudaDevice

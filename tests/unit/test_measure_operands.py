@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
-from farm.measurement import OperandRules
+from farm.operands import OperandRules, operand_rules
 from workers.measure.elements import decode
 from workers.measure.operands import HostArena, SetLayout, plan_rotation
 
@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_numbers_also_after_growing() -> None:
     arena = HostArena(2**10)
     before = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=7))[0].a.copy()
     arena.sets(SetLayout.of(large, 64), 2, OperandRules(seed=7))
-    after = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=7))[0].a
+    after = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=7))[0].a.copy()
     other = arena.sets(SetLayout.of(small, 64), 1, OperandRules(seed=8))[0].a
     assert np.array_equal(before, after)
     assert not np.array_equal(before, other)
@@ -97,7 +97,8 @@ def test_buffers_are_kept_between_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "mean_square"), [("normal", 1.0), ("zeros", 0.0), ("ones", 1.0), ("sparse", 1 / 6)]
+    ("distribution", "mean_square"),
+    [("normal", 1.0), ("zeros", 0.0), ("ones", 1.0), ("sparse", 1 / 6), ("integers", 2.0)],
 )
 @pytest.mark.parametrize("types", ["f32", "f16", "f8e4m3"])
 def test_other_distributions_have_their_spread(types: str, distribution: Any, mean_square: float) -> None:
@@ -130,3 +131,60 @@ def test_of_a_pair_each_operand_has_its_own_type() -> None:
     for numbers in (a, b):
         assert float((numbers**2).mean()) == pytest.approx(1 / 3, rel=0.05)
     assert (a.shape, b.shape) == ((200, 100), (100, 300))
+
+
+@pytest.mark.parametrize("types", ["f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f8e4m3e5m2", "i8"])
+def test_matrices_may_differ(types: str) -> None:
+    given_problem = problem(Shape(120, 80, 100), types, "tn", beta=1.0)
+    rules = operand_rules("a=normal*0.5 b=integers c=ones*0.25")
+    sets = HostArena(2**10).sets(SetLayout.of(given_problem, 64), 3, rules)
+    a, b, c = (
+        decode(kind, stored) / (127 if kind in (ElementType.I8, ElementType.I32) and step != "b" else 1)
+        for step, kind, stored in (
+            ("a", given_problem.types.ab.of_a, sets[2].a),
+            ("b", given_problem.types.ab.of_b, sets[2].b),
+            ("c", given_problem.types.cd, sets[2].c),
+        )
+    )
+    deviation = 0.125 if types == "i8" else 0.5
+    assert float((a**2).mean()) == pytest.approx(deviation**2, rel=0.05)
+    assert set(np.unique(b).tolist()) == {-2, -1, 0, 1, 2}
+    assert np.unique(c).tolist() == pytest.approx([0.25], abs=0.003)
+
+
+@pytest.mark.parametrize("types", ["f16", "bf16", "f8e4m3", "f8e5m2", "i8"])
+@pytest.mark.parametrize("scale", ["1e-6", "0.01", "1000", "1e6"])
+def test_scaled_numbers_are_rounded_and_clipped_to_their_type(types: str, scale: str) -> None:
+    given_problem = problem(Shape(64, 8, 64), types)
+    rules = operand_rules(f"a=normal*{scale} b=zeros")
+    elements = HostArena(2**10).sets(SetLayout.of(given_problem, 64), 1, rules)[0].a
+    numbers = decode(given_problem.types.ab, elements)
+    largest = {"f16": 65504, "bf16": 1e38, "f8e4m3": 448, "f8e5m2": 57344, "i8": 127}[types]
+    assert np.isfinite(numbers).all()
+    assert np.abs(numbers).max() <= largest
+
+
+def test_matrices_that_differ_have_the_same_numbers_whatever_the_arena_held_before() -> None:
+    given_problem, rules = problem(Shape(24, 16, 40), beta=1.0), operand_rules("a=normal b=uniform*3 c=sparse", seed=7)
+    layout = SetLayout.of(given_problem, 64)
+    fresh = HostArena(2**10).sets(layout, 2, rules)
+    arena = HostArena(2**10)
+    arena.sets(SetLayout.of(problem(Shape(99, 98, 97)), 64), 3)
+    arena.sets(SetLayout.of(problem(Shape(50, 60, 70)), 64), 5, rules)
+    again = arena.sets(layout, 4, rules)
+    for one in again:
+        assert np.array_equal(one.a, fresh[0].a)
+        assert np.array_equal(one.b, fresh[0].b)
+    assert again[0].c is not None
+    assert np.array_equal(again[0].c, fresh[0].c)
+    assert not np.shares_memory(again[0].a, again[1].a)
+    assert not np.array_equal(again[0].a[:16, :16], again[0].b[:16, :16])
+
+
+def test_the_memory_of_an_arena_does_not_grow_with_the_rules() -> None:
+    arena, layout = HostArena(2**20), SetLayout.of(problem(Shape(64, 64, 64), beta=1.0), 64)
+    held = set[int]()
+    for text in ("uniform", "normal", "a=normal b=zeros", "b=integers", "a=ones c=zeros", "uniform*3"):
+        arena.sets(layout, 4, operand_rules(text))
+        held.add(arena._arena.bytes)
+    assert len(held) == 1

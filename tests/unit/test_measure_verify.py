@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.errors import ElementNotWritten, WrongResult
+from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
-from farm.measurement import OperandRules
+from farm.operands import DISTRIBUTIONS, OperandRules, operand_rules
 from workers.measure.elements import STORAGE, decode, encode, poison
-from workers.measure.operands import HostArena, OperandSet, SetLayout, result_scale
+from workers.measure.magnitudes import result_scale
+from workers.measure.operands import HostArena, OperandSet, SetLayout
 from workers.measure.verify import error_bound, verify
 
 SMALL = Shape(37, 29, 41)
@@ -238,7 +239,7 @@ def test_a_missing_part_of_the_sum_is_caught_in_any_type(types: str) -> None:
         verify(given_problem, operands)
 
 
-@pytest.mark.parametrize("distribution", ["uniform", "normal", "zeros", "ones", "sparse"])
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("types", ["f32", "f64", "bf16", "f8e4m3", "i8"])
 def test_every_distribution_is_verified_at_its_own_scale(types: str, distribution: Any) -> None:
     given_problem, rules = problem(LARGE, types, beta=1.0), OperandRules(distribution=distribution)
@@ -247,3 +248,110 @@ def test_every_distribution_is_verified_at_its_own_scale(types: str, distributio
     assert checked.error <= checked.bound / 2
     measured = np.sqrt(np.mean(decode(given_problem.types.cd, operands.d).astype(np.float64) ** 2)) or 1.0
     assert measured == pytest.approx(result_scale(given_problem, rules), rel=0.05)
+
+
+MIXED = [
+    *(f"a={a} b={b} c={c}" for a in DISTRIBUTIONS for b in DISTRIBUTIONS for c in ("zeros", "normal")),
+    "a=normal*0.02 b=uniform*30 c=ones",
+    "a=ones*0.3 b=ones*0.7 c=uniform",
+    "a=integers*0.5 b=normal*0.001 c=integers",
+    "a=zeros b=normal c=normal*100",
+    "normal*0.01",
+    "uniform*20",
+]
+
+
+def right(given_problem: Problem, rules: OperandRules) -> OperandSet:
+    return (
+        narrow(given_problem, rules)
+        if given_problem.types.cd is not ElementType.F64
+        else computed(given_problem, rules)
+    )
+
+
+def changed(given_problem: Problem, operands: OperandSet, row: int, column: int, by: float) -> None:
+    """Adds to an element of D, and at least what its type can hold."""
+    kind = given_problem.types.cd
+    number = decode(kind, operands.d[row, column : column + 1]) + max(by, 1.0 if kind is ElementType.I32 else 0.0)
+    wide = kind in (ElementType.I32, ElementType.F64)
+    operands.d[row, column] = number[0] if wide else encode(kind, number.astype(np.float32))[0]
+
+
+@pytest.mark.parametrize("text", MIXED)
+@pytest.mark.parametrize("types", ["f32", "f64", "f16", "bf16", "f8e4m3", "i8"])
+def test_every_mixture_passes_where_it_is_right_and_fails_where_it_is_wrong(types: str, text: str) -> None:
+    for shape in (SMALL, LARGE):
+        given_problem, rules = problem(shape, types, "nt", beta=1.0), operand_rules(text, seed=3)
+        operands = right(given_problem, rules)
+        checked = verify(given_problem, operands, rules)
+        assert checked.error <= checked.bound / 2
+        scale = result_scale(given_problem, rules)
+        measured = math.sqrt(float((decode(given_problem.types.cd, operands.d) ** 2).mean()))
+        # Where A is ones, all rows of D are the same.
+        assert measured == pytest.approx(scale, rel=0.15 if shape == LARGE else 0.5) or (measured == 0 and scale == 1)
+        changed(given_problem, operands, shape.m // 2, 7, 0.7 * scale)
+        with pytest.raises(WrongResult, match=rf"\({shape.m // 2}, 7\)"):
+            verify(given_problem, operands, rules)
+
+
+@pytest.mark.parametrize("text", [text for text in MIXED if "zeros b" not in text and "b=zeros" not in text])
+@pytest.mark.parametrize("types", ["f32", "f16:f16:f32", "bf16:f32:f32", "i8"])
+def test_a_missing_part_of_the_sum_is_caught_in_any_mixture(types: str, text: str) -> None:
+    given_problem, rules = problem(Shape(200, 210, 512), types, "tn"), operand_rules(text)
+    operands, kinds = narrow(given_problem, rules), given_problem.types
+    partly = decode(kinds.ab, operands.a[:, :-16]) @ decode(kinds.ab, operands.b[:-16])
+    if np.array_equal(partly, decode(kinds.ab, operands.a) @ decode(kinds.ab, operands.b)):
+        return  # numbers so small that the type has none of them
+    operands.d[:] = partly if kinds.cd is ElementType.I32 else encode(kinds.cd, partly.astype(np.float32))
+    with pytest.raises(WrongResult):
+        verify(given_problem, operands, rules)
+
+
+@pytest.mark.parametrize(
+    "text", ["ones*0.3", "a=ones*0.3 b=ones*0.7", "a=ones*0.1 b=uniform", "uniform*0.1", "integers"]
+)
+def test_sums_that_only_grow_in_one_order_are_right(text: str) -> None:
+    """As a kernel adds up that walks along k."""
+    given_problem, rules = problem(Shape(4, 4, 60_000)), operand_rules(text)
+    operands = HostArena(2**10).sets(SetLayout.of(given_problem, 64), 1, rules)[0]
+    total = np.zeros((4, 4), np.float32)
+    for inner in range(given_problem.shape.k):
+        total += np.outer(operands.a[:, inner], operands.b[inner])
+    operands.d[:] = total
+    verify(given_problem, operands, rules)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 16])
+@pytest.mark.parametrize("text", ["normal", "a=normal b=uniform", "a=normal b=sparse", "normal*0.001"])
+@pytest.mark.parametrize("types", ["bf16", "f16", "f16:f16:f16"])
+def test_few_products_of_normal_numbers_are_right_in_narrow_types(types: str, text: str, k: int) -> None:
+    given_problem, rules = problem(Shape(500, 400, k), types), operand_rules(text)
+    operands = narrow(given_problem, rules)
+    checked = verify(given_problem, operands, rules)
+    assert checked.error <= checked.bound
+
+
+def test_the_largest_product_of_two_large_normal_matrices_is_right() -> None:
+    given_problem, rules = problem(Shape(500, 400, 1), "bf16"), operand_rules("normal")
+    operands = narrow(given_problem, rules)
+    operands.a[0], operands.b[:, 0] = (encode(ElementType.BF16, np.float32([number]))[0] for number in (4.53, 4.53))
+    exact = decode(ElementType.BF16, operands.a) @ decode(ElementType.BF16, operands.b)
+    operands.d[:] = encode(ElementType.BF16, exact.astype(np.float32))
+    assert verify(given_problem, operands, rules).error > 8 * 2**-8
+
+
+def test_sums_of_integers_are_exact_in_float32_and_float16() -> None:
+    given_problem, rules = problem(Shape(64, 64, 8192), "f16"), operand_rules("integers")
+    operands = narrow(given_problem, rules)
+    exact = decode(ElementType.F16, operands.a) @ decode(ElementType.F16, operands.b)
+    assert np.array_equal(operands.a.astype(np.float32) @ operands.b.astype(np.float32), exact)
+    assert np.array_equal(operands.d.astype(np.float64), exact)
+
+
+def test_operands_whose_results_overflow_are_refused_before_anything_runs() -> None:
+    given_problem = problem(Shape(64, 64, 64), "f16")
+    with pytest.raises(
+        InvalidOnDevice, match=r"operands of uniform\*1000 make .* f16 ends at 65504; use a smaller scale"
+    ):
+        result_scale(given_problem, operand_rules("uniform*1000"))
+    assert result_scale(problem(Shape(64, 64, 64), "bf16"), operand_rules("uniform*1000")) > 1e6

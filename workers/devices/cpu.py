@@ -20,7 +20,8 @@ from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
 from farm.lazy import load
-from farm.measurement import Measurement, MeasuringRules, OperandRules
+from farm.measurement import Measurement, MeasuringRules
+from farm.operands import OperandRules
 from farm.vendors import CPU, device_type_of
 from workers.devices import host
 from workers.kernels.base import CpuFamily, CpuKernel
@@ -143,7 +144,7 @@ class CpuDevice:
             **({} if power is None else power.columns()),
             verify_error=checked.error,
             **exact.columns(),
-            distribution=rules.operands.distribution,
+            distribution=rules.operands.text,
             seed=rules.operands.seed,
             clock_policy=self._clock_policy,
             cost_s=time.perf_counter() - start,

@@ -22,7 +22,8 @@ from farm.devices import DeviceIdentity, DeviceKind
 from farm.errors import CudaUnavailable, DeviceOutOfMemory, FarmError, InvalidOnDevice, MeasurementFailed
 from farm.kernels import MEMORY_SHARE, Configuration
 from farm.lazy import load
-from farm.measurement import Measurement, MeasuringRules, OperandRules
+from farm.measurement import Measurement, MeasuringRules
+from farm.operands import OperandRules
 from farm.vendors import NVIDIA
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import DeviceArena
@@ -218,7 +219,7 @@ class CudaDevice:
                 **log.columns(),
                 verify_error=work.checked.error,
                 **exact.columns(),
-                distribution=rules.operands.distribution,
+                distribution=rules.operands.text,
                 seed=rules.operands.seed,
                 kernel_hash=work.kernel.hash,
                 cost_s=time.perf_counter() - start,

@@ -5,12 +5,12 @@ CuPy's module is given, never imported. Plain allocations only: managed memory w
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from farm.gemm import ElementType
-from farm.measurement import Distribution, OperandRules
+from farm.operands import DISTRIBUTIONS, MatrixRules, OperandRules
 from workers.kernels.tiled import CUDA_TYPES, source
 from workers.measure.elements import STORAGE
 from workers.measure.operands import Arena, Buffers, SetLayout, encoded
@@ -23,7 +23,7 @@ CHUNK = 2**26
 STREAMS_APART = 2**40
 """Numbers between two streams of one seed: more than a card holds."""
 
-_CODES = {distribution: code for code, distribution in enumerate(get_args(Distribution))}
+_CODES = {distribution: code for code, distribution in enumerate(DISTRIBUTIONS)}
 """The codes of operands.cu, in the order of `Distribution`."""
 
 
@@ -34,7 +34,7 @@ class DeviceArena:
         self._cp = cp
         self._blocks = 32 * multiprocessors
         self._fills: dict[tuple[str, str], Any] = {}
-        self._arena = Arena(self._filled, self._blank, smallest_bytes)
+        self._arena = Arena(self._write, self._blank, smallest_bytes, cp)
 
     @property
     def bytes(self) -> int:
@@ -57,26 +57,25 @@ class DeviceArena:
         self._cp.get_default_memory_pool().free_all_blocks()  # what was dropped before may be in its way
         return self._cp.empty(count, STORAGE[kind])
 
-    def _filled(self, kind: ElementType, count: int, rules: OperandRules, stream: int) -> Any:
-        elements = self._blank(kind, count)
+    def _write(self, target: Any, kind: ElementType, rules: MatrixRules, seed: int, stream: int) -> None:
         first = stream * STREAMS_APART
         made_as = ElementType.F64 if kind is ElementType.F64 else ElementType.F32
         if kind is made_as:
-            self._fill(elements, made_as, first, rules)
-            return elements
-        numbers = self._cp.empty(min(count, CHUNK), STORAGE[made_as])
-        for start in range(0, count, CHUNK):
-            part = numbers[: min(CHUNK, count - start)]
-            self._fill(part, made_as, first + start, rules)
-            elements[start : start + len(part)] = encoded(kind, part, rules, self._cp)
-        return elements
+            self._fill(target, made_as, first, rules, seed)
+            return
+        numbers = self._cp.empty(min(target.size, CHUNK), STORAGE[made_as])
+        for start in range(0, target.size, CHUNK):
+            part = numbers[: min(CHUNK, target.size - start)]
+            self._fill(part, made_as, first + start, rules, seed)
+            target[start : start + len(part)] = encoded(kind, part, rules, self._cp)
 
-    def _fill(self, numbers: Any, kind: ElementType, first: int, rules: OperandRules) -> None:
+    def _fill(self, numbers: Any, kind: ElementType, first: int, rules: MatrixRules, seed: int) -> None:
+        assert rules.distribution is not None
         key = CUDA_TYPES[kind], rules.distribution
         if key not in self._fills:
             options = ("-std=c++17", f"-DELEMENT={key[0]}", f"-DDISTRIBUTION={_CODES[rules.distribution]}")
             module = self._cp.RawModule(code=source("operands.cu"), options=options)
             self._fills[key] = module.get_function(FILL_ENTRY)
         blocks = min(-(-numbers.size // 256), self._blocks)
-        arguments = (numbers, np.uint64(first), np.uint64(numbers.size), np.uint64(rules.seed))
+        arguments = (numbers, np.uint64(first), np.uint64(numbers.size), np.uint64(seed), np.float64(rules.factor))
         self._fills[key]((blocks,), (256,), arguments)

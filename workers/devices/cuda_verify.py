@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from farm.gemm import ElementType, Problem
-from farm.measurement import OperandRules
+from farm.operands import OperandRules
 from workers.kernels.once import Once
 from workers.kernels.tiled import source
-from workers.measure.operands import OperandSet, result_scale
+from workers.measure.magnitudes import result_scale
+from workers.measure.operands import OperandSet
 from workers.measure.verify import (
     GROUP,
     SAMPLED,

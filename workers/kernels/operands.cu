@@ -7,7 +7,8 @@
 #define NORMAL 1   // mean 0, standard deviation 1
 #define ZEROS 2
 #define ONES 3
-#define SPARSE 4  // uniform, but half are 0
+#define SPARSE 4    // uniform, but half are 0
+#define INTEGERS 5  // -2, -1, 0, 1 and 2
 
 typedef unsigned long long word_t;
 
@@ -20,6 +21,8 @@ __device__ double number(word_t z) {
     // Box and Muller's transform of two numbers of 32 bits, the first on (0, 1].
     const double radius = sqrt(-2.0 * log(((double)(z >> 32) + 1.0) * 0x1p-32));
     return radius * cospi(2.0 * (double)(z & 0xFFFFFFFFull) * 0x1p-32);
+#elif DISTRIBUTION == INTEGERS
+    return (double)((z >> 32) * 5 >> 32) - 2.0;
 #else
     // The highest 53 bits make a double on [0, 1); the lowest one is left for a coin.
     const double uniform = (double)(z >> 11) * 0x1p-52 - 1.0;
@@ -27,13 +30,13 @@ __device__ double number(word_t z) {
 #endif
 }
 
-extern "C" __global__ void fill(ELEMENT* x, word_t first, word_t count, word_t seed) {
+extern "C" __global__ void fill(ELEMENT* x, word_t first, word_t count, word_t seed, double scale) {
     const word_t step = (word_t)gridDim.x * blockDim.x;
     for (word_t i = (word_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         word_t z = seed * 0xD1342543DE82EF95ull + (first + i + 1) * 0x9E3779B97F4A7C15ull;
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
         z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
         z ^= z >> 31;
-        x[i] = (ELEMENT)number(z);
+        x[i] = (ELEMENT)(scale * number(z));
     }
 }

@@ -2,11 +2,14 @@
 
 The operands of all configurations are views of seeded buffers, one for each element type, allocated once in a process
 and grown where a larger problem comes. A set is one A, B and D (and C where beta is not 0) of a problem.
+
+Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
+reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
+sets are copies of it: they lie apart, which is what keeps caches cold.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +19,9 @@ from numpy.typing import NDArray
 
 from farm.errors import MeasurementFailed
 from farm.gemm import ElementType, Problem
-from farm.measurement import Distribution, OperandRules
-from workers.measure.elements import INTEGER_SPAN, INTEGERS, STORAGE, encode, poison
+from farm.operands import MatrixRules, OperandRules
+from workers.measure.elements import INTEGER_SPAN, INTEGERS, MAX_HALF, STORAGE, encode, poison
+from workers.measure.weights import elements_of
 
 Array = NDArray[Any]
 
@@ -28,30 +32,10 @@ CACHE_FACTOR = 2
 INTEGER_DEVIATION = 0.25
 """Normal numbers become integers of this standard deviation, as a share of 127: few reach the ends."""
 
-_MEAN_SQUARE: dict[Distribution, float] = {"uniform": 1 / 3, "normal": 1.0, "zeros": 0.0, "ones": 1.0, "sparse": 1 / 6}
-
+MAX_INTEGER = 2
+"""The largest of `integers`. Every type has these numbers, and sums of some 10^5 products are exact in float32."""
 
 DEFAULT = OperandRules()
-
-
-def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
-    """Root mean square of an element of the result for operands of these rules; never 0.
-
-    An element of A·B is a sum of k products of independent numbers with mean 0, whose variances add up; of ones
-    it is k.
-    """
-    p = problem
-    ab, c = _mean_square(p.types.ab, rules), _mean_square(p.types.cd, rules)
-    if rules.distribution == "ones":
-        return abs(p.alpha) * p.shape.k * ab + abs(p.beta) * math.sqrt(c) or 1.0
-    return math.sqrt(p.alpha**2 * p.shape.k * ab**2 + p.beta**2 * c) or 1.0
-
-
-def _mean_square(kind: ElementType, rules: OperandRules) -> float:
-    spread = 1.0
-    if kind in INTEGERS:
-        spread = INTEGER_SPAN * (INTEGER_DEVIATION if rules.distribution == "normal" else 1)
-    return _MEAN_SQUARE[rules.distribution] * spread**2
 
 
 def _aligned(count: int, step: int) -> int:
@@ -154,18 +138,78 @@ class Buffers:
         )
 
 
-Fill = Callable[[ElementType, int, OperandRules, int], Any]
-"""Makes a flat array of so many elements under the rules; the last number tells streams of numbers apart."""
+Write = Callable[[Any, ElementType, MatrixRules, int, int], None]
+"""Fills a flat array with elements under the rules, for a seed and a stream: streams of one seed are different numbers."""
+
+A_STREAM, C_STREAM, B_STREAM = 0, 1, 2
+"""Streams of the matrices. One buffer of A and B is one stream, that of A."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A matrix in each set of a buffer."""
+
+    rules: MatrixRules
+    stream: int
+    offset: int = 0
+    stored: tuple[int, int] = (0, 0)  # rows and columns as they lie in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a buffer is filled with."""
+
+    seed: int
+    parts: tuple[_Part, ...]
+    stride: int = 0  # elements from a set to the next; 0: one stream, whatever the problem
+
+
+def stored_shapes(problem: Problem) -> dict[str, tuple[int, int]]:
+    """Rows and columns of A, B and C as they lie in memory."""
+    s, layout = problem.shape, problem.layout
+    return {
+        "a": (s.k, s.m) if layout.a_transposed else (s.m, s.k),
+        "b": (s.n, s.k) if layout.b_transposed else (s.k, s.n),
+        "c": (s.m, s.n),
+    }
+
+
+def _contents(layout: SetLayout, rules: OperandRules) -> dict[tuple[ElementType, int], _Content]:
+    """What fills the buffers of inputs, by their element type and first stream."""
+    problem, matrices, seed = layout.problem, rules.matrices, rules.seed
+    types, stored = problem.types, stored_shapes(problem)
+    places = {"a": (A_STREAM, 0), "b": (B_STREAM, layout.b_offset), "c": (C_STREAM, 0)}
+
+    def parts_of(*names: str) -> tuple[_Part, ...]:
+        return tuple(_Part(matrices[name], *places[name], stored[name]) for name in names)
+
+    def alone(name: str, stream: int, stride: int) -> _Content:
+        if matrices[name].file is not None:
+            return _Content(seed, parts_of(name), stride)
+        return _Content(seed, (_Part(matrices[name], stream),))
+
+    own_types = types.ab.of_a is not types.ab.of_b
+    if own_types or (matrices["a"] == matrices["b"] and matrices["a"].file is None):
+        found = {
+            (types.ab.of_a, A_STREAM): alone("a", A_STREAM, layout.inputs),
+            (types.ab.of_b, A_STREAM): alone("b", A_STREAM, layout.inputs),
+        }
+    else:
+        found = {(types.ab, A_STREAM): _Content(seed, parts_of("a", "b"), layout.inputs)}
+    return {**found, (types.cd, C_STREAM): alone("c", C_STREAM, layout.outputs)}
 
 
 class Arena:
     """The operands of a device: for each element type a buffer of numbers for A and B, one for C, and one for results."""
 
-    def __init__(self, fill: Fill, blank: Callable[[ElementType, int], Any], smallest_bytes: int) -> None:
-        self._fill = fill
+    def __init__(
+        self, write: Write, blank: Callable[[ElementType, int], Any], smallest_bytes: int, xp: Any = np
+    ) -> None:
+        self._xp = xp  # the module that the arrays come from
+        self._write = write
         self._blank = blank
         self._smallest_bytes = smallest_bytes
-        self._numbers: dict[tuple[ElementType, int], tuple[OperandRules, Any]] = {}  # by stream
+        self._numbers: dict[tuple[ElementType, int], tuple[_Content, Any]] = {}  # by stream
         self._outputs: dict[ElementType, Any] = {}
 
     @property
@@ -178,13 +222,14 @@ class Arena:
         self._outputs.clear()
 
     def buffers(self, layout: SetLayout, count: int, rules: OperandRules) -> Buffers:
-        """Room for that many sets, filled under the rules."""
+        """Room for that many sets, filled under the rules. Raises `InvalidOnDevice` where a file does not fit."""
         types = layout.problem.types
-        inputs = dict.fromkeys(((types.ab.of_a, 0), (types.ab.of_b, 0)), layout.inputs * count)
-        wanted = {**inputs, (types.cd, 1): layout.addends * count}
-        for key, size in wanted.items():
+        contents = _contents(layout, rules)
+        sizes = {key: (layout.addends if key[1] == C_STREAM else layout.inputs) * count for key in contents}
+        wanted = {key: content for key, content in contents.items() if sizes[key]}
+        for key in wanted:
             held = self._numbers.get(key)
-            if held is not None and (held[0] != rules or held[1].size < size):
+            if held is not None and held[1].size < sizes[key]:
                 del self._numbers[key]  # freed before the larger one is taken; a seed gives the same numbers again
             held = None  # or what was dropped would stay
         outputs = self._outputs.get(types.cd)
@@ -194,16 +239,31 @@ class Arena:
             self._outputs[types.cd] = outputs = self._blank(
                 types.cd, max(layout.outputs * count, self._smallest_bytes // 4 // types.cd.bytes)
             )
-        filled = {key: self._filled(*key, size, rules) for key, size in wanted.items() if size}
-        return Buffers(layout, filled[types.ab.of_a, 0], filled[types.ab.of_b, 0], filled.get((types.cd, 1)), outputs)
+        filled = {key: self._filled(*key, sizes[key], content) for key, content in wanted.items()}
+        inputs = filled[types.ab.of_a, A_STREAM], filled[types.ab.of_b, A_STREAM]
+        return Buffers(layout, *inputs, filled.get((types.cd, C_STREAM)), outputs)
 
-    def _filled(self, kind: ElementType, stream: int, size: int, rules: OperandRules) -> Any:
-        held = self._numbers.get((kind, stream))
-        if held is None:
-            smallest = self._smallest_bytes if stream == 0 else 0
-            numbers = self._fill(kind, max(size, smallest // kind.bytes), rules, stream)
-            held = self._numbers[kind, stream] = (rules, numbers)
-        return held[1]
+    def _filled(self, kind: ElementType, stream: int, size: int, content: _Content) -> Any:
+        held, buffer = self._numbers.pop((kind, stream), (None, None))  # what fails to be filled is not kept
+        if buffer is None:
+            smallest = 0 if stream == C_STREAM else self._smallest_bytes
+            buffer = self._blank(kind, max(size, smallest // kind.bytes))
+        if held != content:
+            self._fill(buffer, kind, content)
+        self._numbers[kind, stream] = content, buffer
+        return buffer
+
+    def _fill(self, buffer: Any, kind: ElementType, content: _Content) -> None:
+        for part in content.parts:
+            count = part.stored[0] * part.stored[1] or buffer.size
+            target = buffer[part.offset : part.offset + count]
+            if part.rules.file is None:
+                self._write(target, kind, part.rules, content.seed, part.stream)
+            else:
+                target[:] = self._xp.asarray(elements_of(part.rules, kind, *part.stored).reshape(-1))
+        if content.stride:
+            sets = buffer[: buffer.size // content.stride * content.stride].reshape(-1, content.stride)
+            sets[1:] = sets[0]
 
 
 class HostArena:
@@ -212,7 +272,7 @@ class HostArena:
     ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
     def __init__(self, smallest_bytes: int) -> None:
-        self._arena = Arena(_filled_on_host, _blank_on_host, smallest_bytes)
+        self._arena = Arena(_write_on_host, _blank_on_host, smallest_bytes)
 
     def sets(self, layout: SetLayout, count: int, rules: OperandRules = DEFAULT) -> list[OperandSet]:
         """The first `count` operand sets. Raises `MeasurementFailed` where the memory cannot be had."""
@@ -224,8 +284,8 @@ class HostArena:
         return [buffers.views(index) for index in range(count)]
 
 
-def _filled_on_host(kind: ElementType, count: int, rules: OperandRules, stream: int) -> Array:
-    random = np.random.default_rng([rules.seed, stream])
+def _write_on_host(target: Array, kind: ElementType, rules: MatrixRules, seed: int, stream: int) -> None:
+    random, count = np.random.default_rng([seed, stream]), target.size
     dtype: Any = np.float64 if kind is ElementType.F64 else np.float32
     numbers = np.empty(count, dtype)
     match rules.distribution:
@@ -233,22 +293,30 @@ def _filled_on_host(kind: ElementType, count: int, rules: OperandRules, stream: 
             numbers.fill(rules.distribution == "ones")
         case "normal":
             random.standard_normal(out=numbers, dtype=dtype)
+        case "integers":
+            numbers[:] = random.integers(-MAX_INTEGER, MAX_INTEGER + 1, count, np.int8)
         case "uniform" | "sparse":
             random.random(out=numbers, dtype=dtype)
             numbers *= 2
             numbers -= 1
             if rules.distribution == "sparse":
-                numbers[random.random(count, dtype=np.float32) < 0.5] = 0
-    elements: Array = encoded(kind, numbers, rules)
-    return elements
+                coins = np.random.default_rng([seed, stream, 1])  # of their own, so that the length decides nothing
+                numbers[coins.random(count, dtype=np.float32) < 0.5] = 0
+    if rules.scale is not None:
+        numbers *= dtype(rules.scale)
+    target[:] = encoded(kind, numbers, rules)
 
 
-def encoded(kind: ElementType, numbers: Any, rules: OperandRules, xp: Any = np) -> Any:
-    """Numbers of a distribution as elements. Numbers that already have the storage type are returned unchanged."""
+def encoded(kind: ElementType, numbers: Any, rules: MatrixRules, xp: Any = np) -> Any:
+    """Numbers of a distribution, times the scale, as elements. Those that have the storage type are returned unchanged."""
     if numbers.dtype == STORAGE[kind] and kind is not ElementType.TF32:
         return numbers
     if kind in INTEGERS and rules.distribution == "normal":
         numbers *= INTEGER_DEVIATION
+    if kind in INTEGERS and rules.distribution == "integers":
+        numbers /= INTEGER_SPAN
+    if kind is ElementType.F16 and rules.factor > 1:
+        numbers = xp.clip(numbers, -MAX_HALF, MAX_HALF)
     return encode(kind, numbers, xp)
 
 

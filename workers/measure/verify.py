@@ -17,7 +17,10 @@ mean square of an element of the result. Rounding errors of a sum of k terms gro
 (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors
 of about 0.4·sqrt(k) units, the largest of 10^8 elements lies six standard deviations out, and 16 leaves room for the
 few roundings of alpha and beta where k is 1. An output in a narrower type than the accumulator is rounded again: 8
-of its units. Operands are exact in their types (see `elements`), so nothing else is lost, but that tensor
+of its units. Sums of constants only grow, and their errors may all have one sign: k / 2 units of the part that grows are
+added. So is half the distance of the smallest numbers, where results are that small. Where a file fills a matrix, the bound
+is that of its largest row or column, because an element's errors grow with those: a file whose rows differ much in size is
+checked less closely in its small ones. Operands are exact in their types (see `elements`), so nothing else is lost, but that tensor
 cores keep fewer bits while they add up (`_TENSOR_CORES`). Sums of integers are exact.
 
 The same code runs on NumPy and CuPy arrays: `xp` is the module that the arrays come from.
@@ -34,9 +37,10 @@ import numpy as np
 
 from farm.errors import ElementNotWritten, WrongResult
 from farm.gemm import ElementType, Problem
-from farm.measurement import OperandRules
+from farm.operands import OperandRules
 from workers.measure.elements import UNIT_ROUNDOFF, decode, unwritten
-from workers.measure.operands import DEFAULT, OperandSet, result_scale
+from workers.measure.magnitudes import REACH, magnitudes, result_scale
+from workers.measure.operands import DEFAULT, OperandSet
 
 SAFETY = 8.0
 ROUNDINGS_OF_SCALARS = 16
@@ -69,6 +73,9 @@ _TENSOR_CORES = {
     ElementType.F8E5M2: _TensorCores(2.0**-14, 128),
 }
 
+# Half the distance between the smallest numbers of types in which results of small scales lie among these.
+_SMALLEST = {ElementType.F16: 2.0**-25, ElementType.F8E4M3: 2.0**-10, ElementType.F8E5M2: 2.0**-17}
+
 # Multiplications up to which every element is compared: some milliseconds. Long double has no BLAS.
 _EVERY_ELEMENT, _EVERY_ELEMENT_F64 = 2**24, 2**20
 # Elements of a temporary in float64: 128 MiB.
@@ -89,17 +96,19 @@ def error_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int 
 
     Roundings are independent, so their errors add up as their squares do.
     """
-    types, scale = problem.types, result_scale(problem, rules)
+    types, found = problem.types, magnitudes(problem, rules)
     if is_exact(problem):
-        return 0.5 / scale
+        return 0.5 / found.scale
     bound = SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * UNIT_ROUNDOFF[types.acc]
     cores = _TENSOR_CORES.get(types.ab.of_a)
     if cores is not None:
         terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
         bound = max(bound, SAFETY * math.sqrt(terms) * cores.unit)
     if UNIT_ROUNDOFF[types.cd] > UNIT_ROUNDOFF[types.acc]:
-        bound += SAFETY * math.sqrt(roundings) * UNIT_ROUNDOFF[types.cd]
-    return bound
+        bound += found.reach / REACH * SAFETY * math.sqrt(roundings) * UNIT_ROUNDOFF[types.cd]
+    growing = problem.shape.k / 2 * UNIT_ROUNDOFF[types.acc] * found.growing
+    vanishing = SAFETY * (math.sqrt(problem.shape.k) * _SMALLEST.get(types.acc, 0) + _SMALLEST.get(types.cd, 0))
+    return bound * found.uneven + (growing + vanishing) / found.scale
 
 
 def group_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:

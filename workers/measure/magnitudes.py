@@ -1,0 +1,201 @@
+"""How large the elements of a result are: what errors are compared with, and what fits into a type.
+
+The moments of a matrix are those of its stored elements, so that rounding, clipping and vanishing count. They
+come from quantiles of its distribution, or from the tensor itself where a file fills it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farm.errors import InvalidOnDevice
+from farm.gemm import ElementType, Problem
+from farm.operands import Distribution, MatrixRules, OperandRules
+from workers.measure.elements import MAX_HALF, UNIT_ROUNDOFF, decode
+from workers.measure.operands import DEFAULT, MAX_INTEGER, encoded, stored_shapes
+from workers.measure.weights import elements_of
+
+Floats = NDArray[np.float64]
+
+REACH = 8.0
+"""Root mean squares that the largest of 10^8 elements of a result stays below, where many products add up."""
+
+_HEAVY = 24.0
+"""Where both matrices are normal and k is 1, the largest product is some 30 root mean squares; more terms even it out."""
+
+_QUANTILES = 4096
+_LINES = 32
+"""Rows of A and columns of B that are multiplied to learn how far two files reach together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Magnitudes:
+    """Of the elements of alpha·A·B + beta·C."""
+
+    # Root mean square; 1 where every element is 0.
+    scale: float
+    # The part of it that is the mean of alpha·A·B: sums that only grow, whose rounding errors do not cancel.
+    growing: float
+    # The largest elements that occur, as a multiple of the scale: `REACH`, or more.
+    reach: float
+    # The root mean square of the largest row or column, as a multiple of that of all; 1 but for files.
+    uneven: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    mean: float
+    mean_square: float
+    peak: float = 1.0  # the largest number as a multiple of the root mean square
+    uneven: float = 1.0
+
+    @property
+    def root_mean_square(self) -> float:
+        return math.sqrt(self.mean_square)
+
+
+def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
+    """Root mean square of an element of the result for operands of these rules; never 0.
+
+    An element of A·B is a sum of k products of independent numbers: its mean is k times the product of their means, and its
+    variance k times that of a product. Means of A·B and of C are added up as if they had one sign.
+    """
+    return magnitudes(problem, rules).scale
+
+
+@lru_cache(maxsize=256)
+def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
+    """Raises `InvalidOnDevice` where a file cannot be used, or the result would overflow."""
+    p, k = problem, problem.shape.k
+    a, b = _moments(problem, rules, "a"), _moments(problem, rules, "b")
+    c = _moments(problem, rules, "c") if p.beta else _Moments(0.0, 0.0)
+    of_products = k * a.mean * b.mean
+    variance = max(0.0, k * (a.mean_square * b.mean_square - (a.mean * b.mean) ** 2))
+    mean = abs(p.alpha * of_products) + abs(p.beta * c.mean)
+    squares = p.alpha**2 * variance + p.beta**2 * max(0.0, c.mean_square - c.mean**2) + mean**2
+    scale = math.sqrt(squares) or 1.0
+    together = min(math.sqrt(k) * a.peak * b.peak, REACH + _HEAVY / math.sqrt(k))
+    uneven = a.uneven * b.uneven
+    matrices = rules.matrices
+    if matrices["a"].file is not None and matrices["b"].file is not None:
+        uneven = max(uneven, _uneven_together(problem, rules) / (a.root_mean_square * b.root_mean_square or 1.0))
+    found = Magnitudes(
+        scale=scale, growing=0.0 if _exact(p, rules, a, b) else abs(p.alpha * of_products),
+        reach=max(REACH, together), uneven=max(uneven, c.uneven),
+    )  # fmt: skip
+    _check_fits(problem, rules, mean + REACH * uneven * math.sqrt(max(0.0, squares - mean**2)))
+    return found
+
+
+def _exact(problem: Problem, rules: OperandRules, a: _Moments, b: _Moments) -> bool:
+    """Whether A and B are constants whose sums are exact in the accumulator."""
+    if {rules.matrices[name].distribution for name in "ab"} != {"ones"}:
+        return False
+    unit = UNIT_ROUNDOFF[problem.types.acc]
+    mantissa = int(math.frexp(a.mean * b.mean)[0] * 2**53)
+    digits = 53 - ((mantissa & -mantissa).bit_length() - 1) if mantissa else 0
+    return digits + math.ceil(math.log2(problem.shape.k)) <= (53 if unit == 0 else -math.log2(unit))
+
+
+def _check_fits(problem: Problem, rules: OperandRules, largest: float) -> None:
+    limits = {ElementType.F16: MAX_HALF}  # every other type of a result holds the largest that rules can ask for
+    for kind in (problem.types.cd, problem.types.acc):
+        if largest > limits.get(kind, math.inf):
+            raise InvalidOnDevice(
+                why=f"operands of {rules.text} make results of about {largest:.3g}, and {kind} ends at {limits[kind]:g}; "
+                "use a smaller scale"
+            )
+
+
+def _moments(problem: Problem, rules: OperandRules, name: str) -> _Moments:
+    types, layout = problem.types, problem.layout
+    kind = {"a": types.ab.of_a, "b": types.ab.of_b, "c": types.cd}[name]
+    matrix = rules.matrices[name]
+    if matrix.file is None:
+        return _of_distribution(kind, matrix)
+    along = {"a": int(not layout.a_transposed), "b": int(layout.b_transposed), "c": None}[name]
+    return _of_file(kind, matrix, stored_shapes(problem)[name], along)
+
+
+@cache
+def _of_distribution(kind: ElementType, rules: MatrixRules) -> _Moments:
+    assert rules.distribution is not None
+    dtype: Any = np.float64 if kind is ElementType.F64 else np.float32
+    numbers = (_SAMPLES[rules.distribution]() * rules.factor).astype(dtype)
+    stored = decode(kind, encoded(kind, numbers, rules))
+    square = float((stored**2).mean())
+    peak = _PEAKS.get(rules.distribution, 1.0)
+    return _Moments(_symmetric(float(stored.mean()), square), square, peak)
+
+
+def _symmetric(mean: float, square: float) -> float:
+    """0 for the mean of a symmetric distribution, which quantiles leave near 0."""
+    return mean if mean**2 > 1e-6 * square else 0.0
+
+
+def _steps() -> Floats:
+    return (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+
+
+def _uniform() -> Floats:
+    return 2 * _steps() - 1
+
+
+_SAMPLES: dict[Distribution, Callable[[], Floats]] = {
+    "uniform": _uniform,
+    "normal": lambda: np.array([NormalDist().inv_cdf(step) for step in _steps()]),
+    "zeros": lambda: np.zeros(1),
+    "ones": lambda: np.ones(1),
+    "sparse": lambda: np.concatenate([_uniform(), np.zeros(_QUANTILES)]),
+    "integers": lambda: np.arange(-MAX_INTEGER, MAX_INTEGER + 1.0),
+}
+_PEAKS: dict[Distribution, float] = {"normal": 6.0, "uniform": 3**0.5, "sparse": 6**0.5, "integers": 2**0.5}
+
+
+@lru_cache(maxsize=64)
+def _of_file(kind: ElementType, rules: MatrixRules, stored: tuple[int, int], along: int | None) -> _Moments:
+    """`along`: the axis of k, whose sums decide how large a row of A or a column of B makes results. None for C."""
+    rows, columns = stored
+    total, square = 0.0, 0.0
+    by_row, by_column = np.zeros(rows), np.zeros(columns)
+    elements, step = elements_of(rules, kind, rows, columns), max(1, 2**22 // columns)
+    for first in range(0, rows, step):
+        numbers = decode(kind, elements[first : first + step])
+        total += float(numbers.sum())
+        np.square(numbers, out=numbers)
+        square += float(numbers.sum())
+        by_row[first : first + step] = numbers.mean(axis=1)
+        by_column += numbers.sum(axis=0) / rows
+    mean_square = square / (rows * columns)
+    largest = {0: by_column, 1: by_row, None: np.zeros(1)}[along].max()
+    uneven = math.sqrt(max(1.0, float(largest) / mean_square)) if mean_square else 1.0
+    return _Moments(total / (rows * columns), mean_square, uneven=uneven)
+
+
+def _uneven_together(problem: Problem, rules: OperandRules) -> float:
+    """How far results of two files reach, times the root mean squares of both: from their largest rows and columns.
+
+    Numbers of two files are not independent of each other. Large ones may meet, as activations and weights of one channel.
+    """
+    types, stored = problem.types, stored_shapes(problem)
+    lines = list[Floats]()
+    for name, kind, transposed in (
+        ("a", types.ab.of_a, problem.layout.a_transposed),
+        ("b", types.ab.of_b, not problem.layout.b_transposed),
+    ):
+        elements = elements_of(rules.matrices[name], kind, *stored[name])
+        by_line = decode(kind, elements.T if transposed else elements)
+        largest = {*np.argsort((by_line**2).sum(axis=1))[-_LINES:], *np.argsort(np.abs(by_line).max(axis=1))[-_LINES:]}
+        lines.append(by_line[sorted(largest)])
+    a, b = lines
+    spread = np.sqrt((a**2) @ (b**2).T).max()
+    largest_result = np.abs(a @ b.T).max() / REACH
+    return float(max(spread, largest_result) / math.sqrt(problem.shape.k))
