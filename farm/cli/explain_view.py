@@ -37,16 +37,18 @@ Section = tuple[str, list[str]]
 
 def sections(explanation: Mapping[str, Any], row: Mapping[str, Any], terminal: Terminal) -> Iterator[Section]:
     """The parts of an explanation that are not empty, in the order of the measurement."""
+    burst = explanation.get("burst_ms", [])
     made = (
         ("what was decided", _notes(explanation["notes"], terminal)),
         ("where the time went, s", _seconds(explanation["seconds"], terminal)),
+        (f"samples after a rest, the burst time: {len(burst):,}, ms of one GEMM", _short(burst)),
         (
             f"samples: {len(explanation['samples_ms']):,}, ms of one GEMM",
             _samples(explanation["samples_ms"], explanation["warm_up_ms"], terminal),
         ),
         (
             f"samples with operands in the cache: {len(explanation['warm_l2_ms']):,}, ms",
-            _warm(explanation["warm_l2_ms"]),
+            _short(explanation["warm_l2_ms"]),
         ),
         ("power", _power(explanation, row, terminal)),
         (f"readings of clocks and temperature: {len(explanation['telemetry']):,}", _looks(explanation, terminal)),
@@ -96,7 +98,8 @@ def _in_a_line(samples: Sequence[float]) -> str:
     return f"min {min(samples):.4g}, quartiles {q1:.4g}  {median:.4g}  {q3:.4g}, max {max(samples):.4g}"
 
 
-def _warm(samples: Sequence[float]) -> list[str]:
+def _short(samples: Sequence[float]) -> list[str]:
+    """Samples in one line, without their order."""
     if not samples:
         return []
     return [f"{_in_a_line(samples)}; standard error {_percent(relative_standard_error(samples))}"]

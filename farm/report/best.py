@@ -253,7 +253,7 @@ def _grids(
     drawn = campaign.search.draws_kernels
     kernels = _expanded(connection, campaign) if drawn else _stored(connection, parameters)
     while chunk := list(islice(kernels, MAX_AT_ONCE)):
-        known = _known_elsewhere(connection, parameters["campaign_id"], chunk)
+        known = _known_elsewhere(connection, parameters["campaign_id"], campaign.measure.protocol, chunk)
         for where, configuration_id in chunk:
             grid, time_ms = grids[where], known.get((configuration_id, where[1]))
             grid.kernels += 1
@@ -292,7 +292,7 @@ SELECT g.id, g.type, percentile_cont(0.5) WITHIN GROUP (ORDER BY r.runtime_ms) A
 FROM unnest(CAST(:ids AS uuid[]), CAST(:types AS text[])) AS g(id, type)
 JOIN measurements r ON r.configuration_id = g.id JOIN devices d ON d.id = r.device_id AND d.type = g.type
 LEFT JOIN jobs j ON j.id = r.job_id LEFT JOIN lanes l ON l.id = j.lane_id
-WHERE r.source IN ('measured', 'recorded') AND r.campaign_id <> :campaign_id AND l.rules IS NULL
+WHERE r.source IN ('measured', 'recorded') AND r.campaign_id <> :campaign_id AND l.rules IS NULL AND r.protocol = :protocol
 GROUP BY g.id, g.type
 """)
 _FAILED_ELSEWHERE = text("""
@@ -305,13 +305,18 @@ JOIN jobs j ON j.lane_id = l.id AND j.configuration_id = g.id AND j.state IN ('i
 
 
 def _known_elsewhere(
-    connection: Connection, campaign_id: int, kernels: Sequence[tuple[ProblemOnType, uuid.UUID]]
+    connection: Connection, campaign_id: int, protocol: str, kernels: Sequence[tuple[ProblemOnType, uuid.UUID]]
 ) -> dict[tuple[uuid.UUID, str], float]:
-    """The time in ms in other campaigns by configuration and device type; infinite for a kernel that does not run."""
+    """The time in ms in other campaigns of the protocol by configuration and device type; infinite for a kernel that does not run."""
 
     def arguments(pairs: Iterable[tuple[uuid.UUID, str]]) -> dict[str, Any]:
         listed = list(pairs)
-        return {"campaign_id": campaign_id, "ids": [i for i, _ in listed], "types": [kind for _, kind in listed]}
+        return {
+            "campaign_id": campaign_id,
+            "protocol": protocol,
+            "ids": [i for i, _ in listed],
+            "types": [kind for _, kind in listed],
+        }
 
     pairs = [(configuration_id, device_type) for (_, device_type), configuration_id in kernels]
     times = connection.execute(_TIMES_ELSEWHERE, arguments(dict.fromkeys(pairs)))

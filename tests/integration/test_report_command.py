@@ -341,6 +341,24 @@ def test_burst_times_that_differ_are_a_section_and_a_column_of_the_report(
     assert "burst ms" in command("results", "--campaign", "tiles").stdout
 
 
+def test_burst_times_of_devices_are_compared_where_they_differ(command: Command, land: Landed, tmp_path: Path) -> None:
+    cards = [card(1, kind=H200), card(2, kind=H200)]
+    land(of_both_times, cards=cards)
+    made(command, "tiles")
+    assert "burst time" in opened(tmp_path)[1].sections["devices"]
+    land(taken, name="alike", cards=cards)
+    made(command, "alike")
+    assert "burst time" not in opened(tmp_path, "alike.html")[1].sections["devices"]
+
+
+def test_another_protocol_is_named_with_the_rows_and_the_model(command: Command, land: Landed, tmp_path: Path) -> None:
+    land(lambda one: row(1.0 + tile_of(one), protocol="server"), measure={"protocol": "server"})
+    made(command, "tiles")
+    _, page = opened(tmp_path)
+    assert "server" in page.sections["provenance"]
+    assert "server" not in page.sections["findings"]
+
+
 def test_times_that_hardly_differ_are_shown_once(command: Command, land: Landed, tmp_path: Path) -> None:
     land(lambda one: row(1.0 + tile_of(one), runtime_burst_ms=0.99 * (1 + tile_of(one)), power_limited=False))
     assert "times" not in made(command, "tiles")

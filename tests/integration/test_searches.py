@@ -546,6 +546,14 @@ def test_there_is_no_share_of_a_grid_that_others_measured_in_part_or_that_this_c
     assert [one["speed_up"] for one in found_by(command, "whole")["found"]] == [15 / 32] * 2
 
 
+def test_the_grid_of_another_protocol_is_no_grid_to_compare_with(
+    engine: Engine, device: int, submit: Submit, searched: Stored, command: Command
+) -> None:
+    submit(wanted("sweep", search=None, measure={"protocol": "do-bench"}))
+    measure(engine, device, protocol="do-bench")
+    assert [one["share_of_best"] for one in found_by(command, "search")["found"]] == [None, None]
+
+
 def test_a_kernel_that_another_campaign_could_not_run_does_not_keep_its_grid_from_being_full(
     engine: Engine, device: int, submit: Submit, searched: Stored, command: Command
 ) -> None:

@@ -48,22 +48,28 @@ def time_ms(configuration: Configuration) -> float:
     return configuration.problem.shape.m / tile
 
 
-def land(engine: Engine, lease: Lease, fails: Callable[[Configuration], bool] = lambda _: False) -> None:
+def land(
+    engine: Engine, lease: Lease, fails: Callable[[Configuration], bool] = lambda _: False, **columns: object
+) -> None:
     failed = {job.id: FAILED for job in lease.jobs if fails(job.configuration)}
-    results = [(job, row(time_ms(job.configuration))) for job in lease.jobs if job.id not in failed]
+    results = [(job, row(time_ms(job.configuration), **columns)) for job in lease.jobs if job.id not in failed]
     with engine.begin() as connection:
         batches.land(connection, lease, results, failed)
 
 
 def measure(
-    engine: Engine, device: int, fails: Callable[[Configuration], bool] = lambda _: False, size: int = 100
+    engine: Engine,
+    device: int,
+    fails: Callable[[Configuration], bool] = lambda _: False,
+    size: int = 100,
+    **columns: object,
 ) -> list[Lease]:
-    """All that waits, batch by batch, and folds it."""
+    """All that waits, batch by batch, and folds it. `columns` are of every row."""
     leases = []
     while (batch_id := form(engine, size, kind="nvidia-test")) is not None:
         lease = claim(engine, batch_id, device)
         assert lease is not None
-        land(engine, lease, fails)
+        land(engine, lease, fails, **columns)
         leases.append(lease)
     fold(engine)
     return leases

@@ -79,6 +79,14 @@ def test_every_part_is_shown_in_the_order_of_the_measurement() -> None:
     ]
 
 
+def test_samples_of_the_burst_have_a_part_of_their_own() -> None:
+    answer = {**single._explained(Explanation(samples_ms=[1.0] * 20)), "burst_ms": [0.85, 0.86, 0.87, 0.86]}
+    found = dict(explain_view.sections(answer, row(), Terminal(78, ascii_only=False)))
+    assert list(found) == ["samples after a rest, the burst time: 4, ms of one GEMM", "samples: 20, ms of one GEMM"]
+    (line,) = found["samples after a rest, the burst time: 4, ms of one GEMM"]
+    assert line.startswith("min 0.85, quartiles 0.8575  0.86  0.8625, max 0.87; standard error ")
+
+
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.parametrize("width", [78, 98])
 def test_an_explanation_fits_its_paper(width: int, ascii_only: bool) -> None:

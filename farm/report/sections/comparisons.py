@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from farm.both_times import protocol_text
 from farm.charts.chart import Figure
 from farm.compare.comparison import Comparison
 from farm.compare.summaries import Ratio, RatioSummary
 from farm.formatting import counted
+from farm.protocols import ProtocolName
 from farm.registry import ERRORS, Metrics, ModelInfo
 from farm.registry.evaluations import FOLDS_ARE, in_order, kind_name
 from farm.report.accuracy import Accuracy
@@ -62,19 +64,39 @@ def _shortened(one: Comparison, text: str) -> str:
 
 def _table(one: Comparison) -> Table:
     short = short_names(one)
-    columns = ["group", "shared", "time", "TFLOP/s", "power", "energy", "faster", "tie", "slower", "unsure"]
+    columns = [
+        "group",
+        "shared",
+        "time",
+        "burst time",
+        "TFLOP/s",
+        "power",
+        "energy",
+        "faster",
+        "tie",
+        "slower",
+        "unsure",
+    ]
+    rows = [_row(group.name, group.overall, short) for group in one.groups if group.overall is not None]
+    if not any(group.overall.burst for group in one.groups if group.overall is not None):
+        at = columns.index("burst time")
+        columns, rows = _without(columns, at), [_without(row, at) for row in rows]
     return Table(
         caption=f"Compared with {short[one.baseline.name]}: ratios of medians over shapes (95% interval)",
         columns=columns,
-        rows=[_row(group.name, group.overall, short) for group in one.groups if group.overall is not None],
+        rows=rows,
     )
 
 
 def _row(name: str, of: RatioSummary, short: Mapping[str, str]) -> Sequence[Any]:
     return (
-        Cell(short[name], title=name), of.configurations, _ratio(of.time), _ratio(of.tflops), _ratio(of.power), _ratio(of.energy),
-        of.faster, of.ties, of.slower, of.unsure,
+        Cell(short[name], title=name), of.configurations, _ratio(of.time), _ratio(of.burst), _ratio(of.tflops), _ratio(of.power),
+        _ratio(of.energy), of.faster, of.ties, of.slower, of.unsure,
     )  # fmt: skip
+
+
+def _without(cells: Sequence[Any], at: int) -> list[Any]:
+    return [*cells[:at], *cells[at + 1 :]]
 
 
 def _ratio(ratio: Ratio | None) -> Cell | None:
@@ -99,7 +121,7 @@ def accuracy(data: CampaignData) -> Section:
             f"there is one and on folds ({FOLDS_ARE}), and its predictions compared with what this campaign measured. Predictions "
             "of configurations that it was trained on do not show its accuracy on others; the folds do."
         ),
-        sentences=[*(_sentence(one, model) for one, model in known), *(missing if known else ())],
+        sentences=[*(_sentence(one, model) for one, model in known), *(missing if known else ()), *_on_protocols(data)],
         charts=charts,
         tables=[_evaluation(model, one.metrics) for one, model in known if one.metrics],
         why_empty=None if known else " ".join(missing) or "Nothing was measured that a model could be compared with.",
@@ -109,6 +131,14 @@ def accuracy(data: CampaignData) -> Section:
         ]
         or None,
     )
+
+
+def _on_protocols(data: CampaignData) -> Iterator[str]:
+    for protocol in sorted({origin.protocol for origin in data.origins} - {ProtocolName.FARM}):
+        yield (
+            f"Rows of this campaign were measured by the protocol {protocol_text(protocol)}. If the model learned from rows of "
+            "another protocol, its errors here contain the difference between both."
+        )
 
 
 def _sentence(one: Accuracy, model: ModelInfo) -> str:
