@@ -414,7 +414,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if cards() else "cpu")
     parser.add_argument("--faults", type=int, default=50, help="of each kind, in each result")
     parser.add_argument("--rows", type=int, default=10_000, help="short rows")
-    parser.add_argument("--limit", type=float, default=400.0, help="seconds, after which no more rows begin")
+    parser.add_argument("--limit", type=float, default=330.0, help="seconds, after which no more rows begin")
     asked = parser.parse_args()
 
     def run(on: OnCard | OnProcessor) -> None:

@@ -364,7 +364,7 @@ def _soaking(status: Status, shown_progress: ExitStack, seconds: float) -> Calla
             status.stop()
             done = shown_progress.enter_context(counting("under load, seconds", max(1, round(seconds))))
         digests, differences = seen["digests"], seen["differences"]
-        done(int(seen["seconds"]), f"under load, {digests:,} digests, {differences:,} differences, seconds")
+        done(int(seen["seconds"]), f"{digests:,} digests, {differences:,} differ, seconds")
 
     return show
 
