@@ -10,7 +10,8 @@ from farm.errors import ElementNotWritten, WrongResult
 from farm.kernels import Configuration
 from farm.operands import OperandRules, operand_rules
 from workers.devices import cuda_verify
-from workers.devices.cuda import ALIGNMENT, CudaDevice
+from workers.devices.cuda import CudaDevice
+from workers.devices.cuda_arena import ALIGNMENT
 from workers.measure.elements import decode, poison
 from workers.measure.magnitudes import result_scale
 from workers.measure.operands import SetLayout

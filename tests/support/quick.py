@@ -5,7 +5,8 @@ from __future__ import annotations
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
-from workers.devices.cuda import ALIGNMENT, CudaDevice
+from workers.devices.cuda import CudaDevice
+from workers.devices.cuda_arena import ALIGNMENT
 from workers.measure.elements import poison
 from workers.measure.operands import SetLayout
 from workers.measure.verify import Verification

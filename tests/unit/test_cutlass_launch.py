@@ -20,7 +20,8 @@ from farm.settings import Settings
 from support.fake_cuda import FakeCupy, FakePynvml
 from support.toolkit import Toolkit, cubin
 from workers.devices import discover, open_device
-from workers.devices.cuda import ALIGNMENT, CudaDevice
+from workers.devices.cuda import CudaDevice
+from workers.devices.cuda_arena import ALIGNMENT
 from workers.kernels.sources import own_kernels
 from workers.measure.operands import SetLayout
 from workers.measure.verify import error_bound, group_bound

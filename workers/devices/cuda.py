@@ -26,7 +26,7 @@ from farm.measurement import Measurement, MeasuringRules
 from farm.operands import OperandRules
 from farm.vendors import NVIDIA
 from workers.devices.cards import require_cupy
-from workers.devices.cuda_arena import DeviceArena
+from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
 from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_errors import cuda_errors
 from workers.devices.cuda_exactness import CardLoad, exactness
@@ -44,8 +44,6 @@ from workers.measure.replay import Runs, estimate_ms, plan_replays, runs_of, tim
 from workers.measure.soak import Soak, soak
 from workers.measure.telemetry import TelemetryLog
 from workers.measure.verify import Verification
-
-ALIGNMENT = 256  # bytes: what cudaMalloc gives
 
 MAX_SETS = 2048
 """The maximum number of operand sets. A launch of each is captured into a graph, which takes some microseconds."""

@@ -15,6 +15,8 @@ from workers.kernels.tiled import CUDA_TYPES, source
 from workers.measure.elements import STORAGE
 from workers.measure.operands import Arena, Buffers, SetLayout, encoded
 
+ALIGNMENT = 256  # bytes: what cudaMalloc gives
+
 FILL_ENTRY = "fill"
 
 CHUNK = 2**26

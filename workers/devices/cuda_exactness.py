@@ -12,6 +12,7 @@ from farm.errors import InvalidOnDevice, KernelMissing, KernelUnreachable
 from farm.gemm import ElementType, Shape
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
+from workers.devices.cuda_arena import ALIGNMENT
 from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_tiers import Work
 from workers.kernels.base import CudaFamily, Placement
@@ -19,8 +20,6 @@ from workers.measure.elements import STORAGE, poison
 from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, batch_invariant
 from workers.measure.nvml import Card, Telemetry
 from workers.measure.operands import Buffers, OperandSet, SetLayout
-
-ALIGNMENT = 256  # bytes: what cudaMalloc gives
 
 POLL_SECONDS = 0.01
 """Between two looks whether a card needs more work."""
