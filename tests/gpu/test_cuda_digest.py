@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.errors import ResultCorrupted
+from farm.gemm import ElementType
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from workers.devices import cuda_tiers
 from workers.devices.cuda import CudaDevice
+from workers.kernels.tiled import _BoundTiled
 from workers.measure.digest import BITS, digest, text
 
 QUICK = MeasuringRules(timing=TimingRules(max_seconds=0.05, warmup_seconds=0.005))
@@ -104,3 +107,31 @@ def test_a_bit_that_changes_under_load_is_a_failure(device: CudaDevice, monkeypa
     monkeypatch.setattr(cuda_tiers.Tiers, "time", corrupts)
     with pytest.raises(ResultCorrupted, match=r"1 of 99,900 elements differ, the first at \(17, 5\)"):
         device.measure(Configuration.parse("tiled(tile=16) 300x333x64 f32"), QUICK)
+
+
+@pytest.mark.parametrize(
+    "configuration", ["tiled(tile=16) 300x333x64 f32", "cublaslt(algorithm=0) 4096x4096x4096 bf16 nt"]
+)
+def test_a_card_is_busy_in_a_soak_and_gives_the_same_bits(device: CudaDevice, configuration: str) -> None:
+    *_, found = device.soak(Configuration.parse(configuration), QUICK, 3.0)
+    assert found.digests >= 15
+    assert (found.differences, found.difference) == (0, None)
+    assert found.sm_clock_mhz is not None
+    assert found.sm_clock_mhz[0] > 500  # it is not at rest
+    assert found.temperature_c is not None
+
+
+def test_a_soak_finds_a_bit_that_changes_now_and_then(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch, count = _BoundTiled.launch, itertools.count()
+
+    def flips(self: Any, index: int) -> None:
+        launch(self, index)
+        if index == 0 and next(count) % 3 == 1:
+            device._arena._arena._outputs[ElementType.F32].view(np.uint32)[:1] ^= 1
+
+    soak = device.soak(Configuration.parse("tiled(tile=16) 300x333x64 f32"), QUICK, 2.0)
+    next(soak)  # what was captured before has no flips
+    monkeypatch.setattr(_BoundTiled, "launch", flips)
+    *_, found = soak
+    assert 0 < found.differences < found.digests
+    assert "1 of 99,900 elements differ, the first at (0, 0)" in str(found.difference)
