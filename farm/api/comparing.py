@@ -34,7 +34,7 @@ class Comparing(Document):
     )
     by: Annotated[str | None, Cli(metavar="KEY")] = Field(
         default=None,
-        description="A group for each type, host, device, day, or value of a key of the environment, as driver; the one "
+        description="A group for each type, host, device, day, protocol, or value of a key of the environment, as driver; the one "
         "with most rows is the baseline.",
     )
     campaign: Annotated[str | None, Cli(("--campaign", "-c"))] = Field(

@@ -56,6 +56,9 @@ class DeviceLine(Document):
     sm_clock_mhz: int | None = Field(default=None, description="in its newest row")
     temperature_c: float | None = Field(default=None, description="at the end of its newest row")
     power_limit_w: float | None = Field(default=None, description="in its newest row")
+    power_limited: bool | None = Field(
+        default=None, description="whether the power limiter made the GEMM of its newest row slower"
+    )
     measured_at: datetime | None = Field(default=None, description="when its newest row landed")
 
 

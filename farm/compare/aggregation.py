@@ -113,7 +113,7 @@ def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> 
     """
     if bool(query.groups) == (query.by is not None) or len(query.groups) == 1:
         raise BadInput(
-            detail="Name two or more groups, as in: farm compare GROUP GROUP; or use --by type, host, device, day …"
+            detail="Name two or more groups, as in: farm compare GROUP GROUP; or use --by type, host, device, day, protocol …"
         )
     if len(query.groups) > MAX_GROUPS:
         raise BadInput(detail=f"{len(query.groups)} groups; {MAX_GROUPS} can be compared at a time.")
@@ -281,7 +281,7 @@ def _choose(engine: Engine, query: CompareQuery, predictable: Collection[str], f
 
 def group_of_value(key: str, value: str) -> Group:
     """The group of one value of `--by`."""
-    if key in ("type", "host", "device"):
+    if key in ("type", "host", "device", "protocol"):
         own: dict[str, Any] = {key: value}
         return Group(name=value, **own)
     return Group(name=value, environment=((key, value),))

@@ -219,7 +219,14 @@ def groups_by(key: str, kinds: Sequence[RowKind]) -> tuple[list[str], dict[str, 
     of = defaultdict[str, list[RowKind]](list)
     without = 0
     for kind in kinds:
-        own = {"type": kind.device.type, "host": kind.device.host, "device": kind.device.uuid, "day": kind.day}
+        device = kind.device
+        own = {
+            "type": device.type,
+            "host": device.host,
+            "device": device.uuid,
+            "day": kind.day,
+            "protocol": kind.protocol,
+        }
         value = own[key] if key in own else kind.environment.get(key)
         if value is None:
             without += kind.rows
@@ -227,7 +234,7 @@ def groups_by(key: str, kinds: Sequence[RowKind]) -> tuple[list[str], dict[str, 
             of[str(value)].append(kind)
     if not of:
         known = sorted({name for kind in kinds for name in kind.environment})
-        raise NothingOfThat(what="--by", value=key, there=f"Keys: type, host, device, day; {_listed(known)}")
+        raise NothingOfThat(what="--by", value=key, there=f"Keys: type, host, device, day, protocol; {_listed(known)}")
     if len(of) > MAX_GROUPS:
         raise TooManySides(by=key, count=len(of), most=MAX_GROUPS)
     names = sorted(of, key=lambda name: (-sum(kind.rows for kind in of[name]), name))

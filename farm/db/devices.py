@@ -234,16 +234,16 @@ def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[st
 
 
 _NEWEST = text("""
-SELECT d.id AS device_id, r.sm_clock_mhz, r.temperature_c, r.power_limit_w, r.measured_at
+SELECT d.id AS device_id, r.sm_clock_mhz, r.temperature_c, r.power_limit_w, r.power_limited, r.measured_at
 FROM devices d CROSS JOIN LATERAL (
-    SELECT sm_clock_mhz, temperature_c, power_limit_w, measured_at FROM measurements
+    SELECT sm_clock_mhz, temperature_c, power_limit_w, power_limited, measured_at FROM measurements
     WHERE device_id = d.id ORDER BY id DESC LIMIT 1
 ) r
 """)
 
 
 def newest_rows(connection: Connection) -> dict[int, dict[str, Any]]:
-    """Clock, temperature and power limit in the newest row of each device that has one, sentinels included."""
+    """Clock, temperature and power limit, and whether it held the GEMM, in the newest row of each device that has one, sentinels included."""
     return {row.pop("device_id"): row for row in map(dict, connection.execute(_NEWEST).mappings())}
 
 

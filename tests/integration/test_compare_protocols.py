@@ -159,6 +159,20 @@ def test_a_group_of_two_protocols_is_narrowed_to_one(command: Command, put: Put)
     assert json.loads(done.stdout)["sides"][0]["overall"]["time"]["ratio"] == pytest.approx(2)
 
 
+def test_protocols_of_one_card_are_groups_of_their_own(engine: Engine, put: Put) -> None:
+    put(H200, lambda _: row(1.0, **LIMITED))
+    put(H200, lambda _: row(0.8, protocol="aiconfigurator"))
+    found = asked(engine, by="protocol")
+    assert (found.baseline.name, found.groups[0].name) == ("aiconfigurator", "farm")
+    assert (found.time.time, ratio(found)) == ("burst", pytest.approx(0.85 / 0.8))
+    put(H200, lambda _: row(1.1, protocol="do-bench"))
+    with pytest.raises(NotComparable):
+        asked(engine, by="protocol")
+    mixed = asked(engine, by="protocol", mixed=True)
+    times = [one.overall.time.ratio for one in mixed.groups if one.overall is not None]
+    assert times == pytest.approx([1.1 / 0.8, 1 / 0.8])
+
+
 def test_a_time_that_a_group_lacks_is_one_message(engine: Engine, command: Command, put: Put) -> None:
     put(H200, lambda _: row(1.0, **LIMITED))
     put(A100, lambda _: row(2.0))

@@ -163,7 +163,7 @@ def test_by_makes_sides_of_the_values_that_are_there_the_largest_first():
     assert (names, without) == (["gpu02", "gpu01"], 0)
     assert [len(of[name]) for name in names] == [3, 1]
     assert groups_by("driver", kinds)[::2] == (["580"], 2)
-    with pytest.raises(NothingOfThat, match="type, host, device, day; driver"):
+    with pytest.raises(NothingOfThat, match="type, host, device, day, protocol; driver"):
         groups_by("color", kinds)
 
 

@@ -19,7 +19,7 @@ from farm.web.routes import ExpensivePage, runs
 
 router = APIRouter(route_class=ExpensivePage)
 
-KEYS = ("type", "host", "device", "day", "driver")
+KEYS = ("type", "host", "device", "day", "protocol", "driver")
 """Of those that a comparison can be made by, the ones that a form offers."""
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

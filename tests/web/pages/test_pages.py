@@ -584,6 +584,9 @@ def test_burst_times_and_protocols_are_shown_where_they_differ(
     assert "measured, protocol server" in shown
     assert "protocol farm" not in shown
     assert "1 burst 0.8125" in words(browser_like.get("/campaigns/small/best").text)
+    assert "700 power-limited" not in words(browser_like.get("/devices").text)
+    landed(engine, filled, [(written[0], row(1.0, power_limit_w=700.0, power_limited=True))])
+    assert "700 power-limited" in words(browser_like.get("/devices").text)
     assert "· protocol" not in words(browser_like.get("/campaigns/small").text)
     submitted(engine, name="loaded", measure={"protocol": "server"})
     assert "· protocol server ·" in words(browser_like.get("/campaigns/loaded").text)
