@@ -3,10 +3,10 @@
     python -m benchmarks.health_speed [--rows 10000 100000 1000000] [--repetitions 5]
 
 For each size a farm of its own gets that many rows: eight cards of a type, each with the same configurations (25 m x 25 n x as many
-k as it takes, in f32 and f64, with 16 tiles), measured once in the last days and once a month before. Times, power and temperatures
-are made up, with one card 5% slower and 2% of noise. Then `farm health --json` is run as a process of its own, and the check alone
-in this process, on a connection that has been used: seconds from start to end, and the processor time of this process. Postgres
-works beside it.
+k as it takes, in f32 and f64, with 16 tiles), measured once in the last days and once a month before. Times, power, temperatures and
+digests are made up, with one card 5% slower, one with other digests for a few configurations, and 2% of noise. Then `farm health --json`
+is run as a process of its own, and the check alone in this process, on a connection that has been used: seconds from start to end,
+and the processor time of this process. Last, the comparison of digests alone, which is part of the check. Postgres works beside it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from benchmarks.farms import farm_home
 from benchmarks.made_up import CONFIGURATIONS, ENVIRONMENT, card, vacuum
 from farm.compare.health import HealthQuery
 from farm.compare.health.fleet_query import fleet_health
-from farm.db import devices
+from farm.db import corrupted_results, devices
 
 CARDS = 8
 SLOW = 3
 """The card that is slower."""
 FLAWED = 5
 """The card with other digests than its peers, for a few of its configurations."""
+EXPECTED = {SLOW: "slow", FLAWED: "corrupting"}
 
 _ROWS = text("""
 INSERT INTO measurements (configuration_id, device_id, environment_id, measured_at, source, runtime_ms, runtime_q1_ms,
@@ -77,19 +78,24 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
     with farm_home() as (_, engine):
         fill(engine, rows)
         command = [sys.executable, "-m", "farm", "health", "--json"]
-        processes, alone, processor = list[float](), list[float](), list[float]()
+        processes, alone, processor, digests = list[float](), list[float](), list[float](), list[float]()
         for _ in range(repetitions):
             began = time.perf_counter()
             done = subprocess.run(command, check=False, capture_output=True, text=True)
             processes.append(time.perf_counter() - began)
         assert done.returncode == 7, done.stderr
         found = {one["uuid"]: one["verdict"] for one in json.loads(done.stdout)["devices"]}
-        assert found == {f"GPU-{n}": "slow" if n == SLOW else "healthy" for n in range(CARDS)}, found
+        assert found == {f"GPU-{n}": EXPECTED.get(n, "healthy") for n in range(CARDS)}, found
         for _ in range(repetitions):
             began, used = time.perf_counter(), time.process_time()
             checked = fleet_health(engine, HealthQuery())
             alone.append(time.perf_counter() - began)
             processor.append(time.process_time() - used)
+        for _ in range(repetitions):
+            began = time.perf_counter()
+            with engine.connect() as connection:
+                corrupted_results.corrupting(connection, since=checked.since)
+            digests.append(time.perf_counter() - began)
         slow = next(one for one in checked.devices if one.uuid == f"GPU-{SLOW}")
         assert slow.time is not None
         return {
@@ -99,6 +105,7 @@ def of_size(rows: int, repetitions: int) -> dict[str, Any]:
             "command_s": round(statistics.median(processes), 3),
             "health_s": round(statistics.median(alone), 3),
             "health_cpu_s": round(statistics.median(processor), 3),
+            "digests_s": round(statistics.median(digests), 3),
         }
 
 
@@ -113,6 +120,7 @@ def main() -> None:
             "`farm health` s": "command_s",
             "checking s": "health_s",
             "of its processor s": "health_cpu_s",
+            "comparing digests s": "digests_s",
         },
     )
 
