@@ -14,9 +14,10 @@ from farm.measurement import Source
 WINDOW = timedelta(days=7)
 """How long a corrupted result counts against its device."""
 
-DECIDING_VERSIONS = ("nvrtc", "cupy", "blas", "numpy")
-"""Keys of an environment that decide the bits of a result, in addition to the kernel's hash: of the libraries that make operands,
-and of those that run kernels without a hash. The hash covers the kernel's source, its compiler, and the library of cuBLASLt.
+DECIDING_VERSIONS = ("operands", "nvrtc", "cupy", "blas", "numpy")
+"""Keys of an environment that decide the bits of a result, in addition to the kernel's hash: of what makes operands, of what compiles
+kernels at run time, and of what runs kernels without a hash. The hash of a CUTLASS kernel covers its compiler, that of a cuBLASLt
+kernel the library.
 """
 
 _START = f"clock_timestamp() - make_interval(secs => {WINDOW.total_seconds()})"

@@ -116,6 +116,7 @@ def test_two_cards_that_disagree_are_both_told_and_none_accused(
         {"kernel_hash": None},
         {"environment": {"library": "1.0", "blas": "OpenBLAS 0.3.30"}},
         {"environment": {"library": "1.0", "nvrtc": "13.0"}},
+        {"environment": {"library": "1.0", "operands": 2}},
         {"source": "recorded"},
         {"source": "imported"},
     ],

@@ -31,7 +31,7 @@ from workers.measure.digest import digest
 from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, Result, batch_invariant
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Telemetry
-from workers.measure.operands import HostArena, OperandSet, Rotation, SetLayout, plan_rotation
+from workers.measure.operands import OPERANDS_VERSION, HostArena, OperandSet, Rotation, SetLayout, plan_rotation
 from workers.measure.power.rapl_power import packages
 from workers.measure.power.source import PowerSource
 from workers.measure.soak import Soak, soak
@@ -180,6 +180,7 @@ class CpuDevice:
         return {
             "blas": ", ".join(libraries),
             "numpy": np.__version__,
+            "operands": OPERANDS_VERSION,
             "python": platform.python_version(),
             "os": platform.platform(),
             "clock_governor": host.clock_governor(),

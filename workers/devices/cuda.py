@@ -39,7 +39,7 @@ from workers.measure.elements import poison
 from workers.measure.exactness import Result
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Card, Nvml
-from workers.measure.operands import Buffers, Rotation, SetLayout, plan_rotation
+from workers.measure.operands import OPERANDS_VERSION, Buffers, Rotation, SetLayout, plan_rotation
 from workers.measure.replay import Runs, estimate_ms, plan_replays, runs_of, timed_launch_ms
 from workers.measure.soak import Soak, soak
 from workers.measure.telemetry import TelemetryLog
@@ -151,6 +151,7 @@ class CudaDevice:
             "nvrtc": ".".join(str(part) for part in self._cp.cuda.nvrtc.getVersion()),
             "cupy": self._cp.__version__,
             "numpy": np.__version__,
+            "operands": OPERANDS_VERSION,
             "python": platform.python_version(),
             "os": platform.platform(),
         }

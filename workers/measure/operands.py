@@ -35,6 +35,13 @@ INTEGER_DEVIATION = 0.25
 MAX_INTEGER = 2
 """The largest of `integers`. Every type has these numbers, and sums of some 10^5 products are exact in float32."""
 
+OPERANDS_VERSION = 1
+"""Version of the numbers that operands are filled with. Raise it with each change of them, also in `operands.cu`.
+
+It is part of a row's environment. Digests of results are compared by it (`farm.db.corrupted_results`): without it, a device
+whose worker was upgraded first would be taken for one that corrupts results.
+"""
+
 DEFAULT = OperandRules()
 
 
