@@ -177,8 +177,12 @@ class FakeArray(np.ndarray):
 
         return SimpleNamespace(ptr=self.ctypes.data, memset_async=memset_async)
 
-    def get(self) -> Any:
-        return np.asarray(self)
+    def get(self, *, out: Any = None, blocking: bool = True) -> Any:
+        assert blocking or out is not None
+        if out is None:
+            return np.asarray(self)
+        out[...] = self
+        return out
 
 
 @lru_cache(maxsize=64)
@@ -236,7 +240,11 @@ class FakeCupy(ModuleType):
             function=SimpleNamespace(Module=lambda: FakeBinary(self)),
             nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
             Stream=lambda non_blocking: FakeStream(self),
-            get_current_stream=lambda: SimpleNamespace(ptr=ctypes.cast(self._launch_packed, ctypes.c_void_p).value),
+            get_current_stream=lambda: SimpleNamespace(
+                ptr=ctypes.cast(self._launch_packed, ctypes.c_void_p).value,
+                record=lambda: SimpleNamespace(synchronize=lambda: None),
+            ),
+            alloc_pinned_memory=bytearray,
             get_elapsed_time=lambda a, b: 1e3 * (b.at - a.at),
         )
         for name in (

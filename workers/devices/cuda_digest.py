@@ -30,13 +30,25 @@ class CudaDigests:
         self._kernel(problem.types.cd.bytes)
 
     def begin(self, d: Any) -> Answer:
-        """Queues the digest of a contiguous array of CuPy's on the current stream."""
+        """Queues the digest of a contiguous array of CuPy's on the current stream.
+
+        The answer waits for the digest, and not for what is queued behind it.
+        """
         assert d.flags.c_contiguous
-        total = self._cp.empty(1, np.uint64)
+        cp = self._cp
+        total = cp.empty(1, np.uint64)
         total.data.memset_async(0, total.nbytes)
         blocks = min(-(-d.size // THREADS), self._blocks)
         self._kernel(d.itemsize)((blocks,), (THREADS,), (d, np.uint64(d.size), total))
-        return lambda: int(total.get()[0])
+        on_host = np.frombuffer(cp.cuda.alloc_pinned_memory(total.nbytes), np.uint64, 1)
+        total.get(out=on_host, blocking=False)
+        copied = cp.cuda.get_current_stream().record()
+
+        def answer() -> int:
+            copied.synchronize()
+            return int(on_host[0])
+
+        return answer
 
     def _kernel(self, size: int) -> Any:
         def compiled() -> Any:

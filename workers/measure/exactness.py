@@ -69,12 +69,15 @@ class Result:
         self._begin = begin
         self._poison = poison
         self.declared = deterministic
-        self._first = begin(d)
+        self._begun = begin(d)
+        self._first: int | None = None
 
     @property
     def first(self) -> int:
         """The digest of the verified result."""
-        return self._first()
+        if self._first is None:
+            self._first = self._begun()
+        return self._first
 
     def begin(self, copy: Any = None) -> Answer:
         """Begins the digest of what `d`, or a copy of it, holds when everything that was queued before has run."""
