@@ -23,7 +23,8 @@ from farm.db.campaign_verdict import CampaignVerdict, state_text, verdict
 from farm.db.engine import take_time
 from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
-from farm.errors import CampaignCancelled, NotYourCampaign, OwnerNotYours
+from farm.errors import BadInput, CampaignCancelled, NotYourCampaign, OwnerNotYours
+from farm.operands import operand_rules
 from farm.protocols import ProtocolName
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
@@ -60,6 +61,12 @@ class SubmitOptions(Document):
     allow_missing: Annotated[bool, Cli(("--allow-missing-targets",))] = Field(
         default=False, strict=True, description="Accept targets that no device has yet."
     )
+    distribution: str | None = Field(
+        default=None,
+        max_length=200,
+        description="What the operands are filled with, instead of those of the file: normal, a=normal*0.02 b=zeros, and so on. Other "
+        "operands make another campaign of the same name.",
+    )
     again: bool = Field(
         default=False,
         strict=True,
@@ -79,7 +86,9 @@ class Submission(SubmitOptions):
         description="The owner, if the file names none. The default is the submitter; another owner needs the role operate.",
     )
     files: dict[str, Annotated[str, Field(max_length=LONGEST_FILE)]] = Field(
-        default={}, max_length=MAX_FILES, description="The texts of the CSV files that its domains name, by name."
+        default={},
+        max_length=MAX_FILES,
+        description="The texts of the CSV files that its domains name, by name; of tensors, JSON with their path and SHA-256.",
     )
 
 
@@ -365,10 +374,22 @@ def _read(access: Access, submission: Submission) -> Campaign:
         owner=submission.owner or access.who,
         files=submission.files,
     )
+    if submission.distribution is not None:
+        campaign = _filled(campaign, submission.distribution)
     if not submission.again:
         return campaign
     with access.connect() as connection:
         return campaigns.again(connection, campaign)
+
+
+def _filled(campaign: Campaign, distribution: str) -> Campaign:
+    """The campaign with other operands. Raises `BadInput`."""
+    try:
+        operands = operand_rules(distribution, campaign.measure.operands.seed)
+    except ValueError as error:
+        why = "files are named in the campaign file" if "file:" in distribution else str(error)
+        raise BadInput(detail=f"distribution {distribution}: {why}") from None
+    return campaign.changed(measure=campaign.measure.model_copy(update={"operands": operands}))
 
 
 def planned(access: Access, campaign: Campaign, *, allow_missing: bool) -> Plan:

@@ -19,6 +19,7 @@ from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
 from farm.report.accuracy import Accuracy
 from farm.report.best import BestKernel, best
+from farm.report.operand_effects import OperandEffect, operand_effects
 from farm.report.result_points import PROBLEM_COLUMNS, Results, reduced
 
 
@@ -72,6 +73,8 @@ class CampaignData:
     watched: Sequence[SentinelSeries]
     # Points of the learning curve, by pool and round.
     learning: Sequence[Mapping[str, Any]]
+    # By device type and operands; empty where all rows have the same.
+    operand_effects: Sequence[OperandEffect] = ()
     # Comparisons of devices, and why others are not there.
     comparisons: Sequence[Comparison] = ()
     not_compared: Sequence[str] = ()
@@ -121,6 +124,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Camp
                 if device_type in (None, one.device_type)
             ],
             learning=learning.curve(connection, campaign_id, device_type=device_type),
+            operand_effects=operand_effects(connection, campaign_id, device_type),
         )
 
 

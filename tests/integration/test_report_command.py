@@ -578,3 +578,47 @@ def test_what_cannot_be_is_said(
     refused(command("report", "tiles", "--png", "file"), 2, "file cannot be written")
     monkeypatch.setattr("farm.charts.plotly_renderer.find_spec", lambda _: None)
     refused(command("report", "tiles"), 3, INSTALL["web"])
+
+
+POWERS = {"uniform": 500.0, "zeros": 250.0, "normal": 480.0, "a=normal b=zeros c=normal": 300.0}
+
+
+def of_operands(distribution: str) -> Callable[[Configuration], Measurement]:
+    """Slower and at lower clocks where the card draws more."""
+
+    def taken(one: Configuration) -> Measurement:
+        power = POWERS[distribution]
+        time = tile_of(one) * (0.5 + power / 1000)
+        return row(
+            time, runtime_burst_ms=0.9 * tile_of(one), runtime_settled_ms=time, power_w=power, sm_clock_mhz=2000 - int(power),
+            distribution=distribution,
+        )  # fmt: skip
+
+    return taken
+
+
+def test_campaigns_with_other_operands_are_compared_configuration_by_configuration(
+    command: Command, land: Landed, tmp_path: Path
+) -> None:
+    for distribution in POWERS:
+        land(of_operands(distribution), measure={"power": "all", "operands": distribution}, name="operands")
+    land(of_operands("zeros"), shapes=["64x64x64"], measure={"operands": "zeros"}, name="others")
+    found = made(command, "operands")["operands"]
+    assert [one["operands"] for one in found] == ["uniform", "normal", "a=normal b=zeros c=normal", "zeros"]
+    assert [one["power W"] for one in found] == [500, 480, 300, 250]
+    assert [one["power %"] for one in found] == pytest.approx([100, 96, 60, 50])
+    assert [one["settled time %"] for one in found] == pytest.approx([100, 98, 80, 75])
+    assert [one["burst time %"] for one in found] == pytest.approx([100] * 4)
+    assert found[-1]["SM clock %"] == pytest.approx(100 * 1750 / 1500)
+    assert found[-1]["energy %"] == pytest.approx(37.5)
+    assert [one["configurations"] for one in found] == [6] * 4
+    _, page = opened(tmp_path, "operands.html")
+    assert "How much operands matter" in page.sections["operands"]
+    assert "from 50% (zeros) to 96% (normal) of that of uniform" in page.sections["operands"]
+
+
+def test_operands_are_left_out_where_all_rows_have_the_same(command: Command, land: Landed, tmp_path: Path) -> None:
+    land(of_operands("uniform"), measure={"power": "all"})
+    land(of_operands("zeros"), shapes=["64x64x64"], measure={"operands": "zeros"}, name="others")
+    assert "operands" not in made(command, "tiles")
+    assert "operands" not in opened(tmp_path)[1].sections

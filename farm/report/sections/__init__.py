@@ -10,6 +10,7 @@ from farm.report.sections.both_times import both_times
 from farm.report.sections.comparisons import accuracy, comparison
 from farm.report.sections.learning import curve
 from farm.report.sections.measured import best, parameters, pareto, roofline, size, tiles
+from farm.report.sections.operands import operands
 from farm.report.sections.origins import provenance
 from farm.report.sections.overview import about, findings
 
@@ -20,6 +21,7 @@ SECTIONS: list[Callable[[CampaignData], Section | None]] = [
     roofline,
     size,
     both_times,
+    operands,
     parameters,
     pareto,
     best,
