@@ -27,7 +27,7 @@ from farm.errors import FillTooLarge
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
 from farm.operands import OperandRules, operand_rules
-from farm.protocols import ProtocolName
+from farm.protocols import PROTOCOLS, ProtocolName
 
 MAX_CONFIGURATIONS = 200_000
 """Limit for one fill: its campaign lists them one by one."""
@@ -212,7 +212,7 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
         chosen = chosen.model_copy(update={"operands": operands})
     wanted_protocol = data.groups[name].protocol
     if wanted_protocol is not None:
-        chosen = chosen.model_copy(update={"protocol": ProtocolName(wanted_protocol)})
+        chosen = _under(chosen, ProtocolName(wanted_protocol))
     return chosen, notes
 
 
@@ -220,7 +220,13 @@ def _default_rules(kind: RowKind, *, power: bool) -> MeasuringRules:
     """The default rules, with the operands and protocol of rows without a campaign, and with power where most have it."""
     operands = _operands(kind.distribution) or OperandRules()
     protocol = ProtocolName(kind.protocol) if kind.protocol in _PROTOCOLS else ProtocolName.FARM
-    return MeasuringRules(protocol=protocol, operands=operands, power="all" if power else "none")
+    return _under(MeasuringRules(operands=operands, power="all" if power else "none"), protocol)
+
+
+def _under(rules: MeasuringRules, protocol: ProtocolName) -> MeasuringRules:
+    """The rules under another protocol: without power where its launches have gaps, so that no power can be read."""
+    power = "none" if PROTOCOLS[protocol].time is None else rules.power
+    return rules.model_copy(update={"protocol": protocol, "power": power})
 
 
 def _operands(distribution: str, seed: int = 0) -> OperandRules | None:

@@ -234,5 +234,12 @@ def test_what_lacks_is_measured_by_the_protocol_of_the_rows_elsewhere(
     assert fill["missing"] == 4
     found = json.loads(command("status", fill["campaign"], "--json").stdout)
     assert found["protocol"] == "fixed-power"
+    # By another protocol that a group names, without power where the protocol has gaps between launches.
+    put(H200, lambda _: row(1.0, power_w=500.0, **LIMITED), configurations=CONFIGURATIONS[8:])
+    for protocol, power in (("farm", "all"), ("server", "none")):
+        done = command("compare", f"{H},protocol=farm", f"{A},protocol={protocol}", "--fill", "--json")
+        (fill,) = (one for one in json.loads(done.stdout)["fills"] if one["campaign"] and one["side"].startswith(A))
+        rules = json.loads(command("status", fill["campaign"], "--json").stdout)["document"]["measure"]
+        assert (rules["protocol"], rules["power"]) == (protocol, power)
     unknown = json.loads(command("compare", H, f"{A},protocol=nosuch", "--fill", "--json").stdout)["fills"]
     assert unknown[0]["why_not"] == "no campaign can request the protocol 'nosuch'"
