@@ -32,6 +32,7 @@ from farm.api.operation import checked
 from farm.campaign import texts_named
 from farm.campaign.reading import text_of
 from farm.db.states import OPEN_JOB_STATES
+from farm.protocols import Time
 from farm.schema.results import EXPORTED
 from farm.settings import settings
 
@@ -197,7 +198,12 @@ class Client:
         return self._farm.ask(comparing.compare, checked(Comparing, side=list(groups), **options))
 
     def predict(
-        self, configurations: Sequence[str], *, device_type: str | None = None, version: str | None = None
+        self,
+        configurations: Sequence[str],
+        *,
+        device_type: str | None = None,
+        version: str | None = None,
+        time: Time | None = None,
     ) -> Predicted:
         """Time, power and energy of configurations, as `tiled(tile=16) 512x512x512 f32`, by a registered model.
 
@@ -205,8 +211,11 @@ class Client:
             configurations: as the farm writes them.
             device_type: may be left out where there is one model.
             version: a number or an alias; the champion if none.
+            time: `burst` or `settled`, where the model must know it. Predictions hold both where it does.
         """
-        asked = checked(PredictQuery, configurations=list(configurations), device_type=device_type, version=version)
+        asked = checked(
+            PredictQuery, configurations=list(configurations), device_type=device_type, version=version, time=time
+        )
         return self._farm.ask(models.predict, asked)
 
     def recommend(self, shape: str, **options: Any) -> Recommended:
@@ -214,7 +223,7 @@ class Client:
 
         Args:
             shape: m x n x k, as `4096x4096x1024`.
-            options: `types`, `layout`, `alpha`, `beta`, `family`, `objective`, `unmeasured`, `top`, `device_type` and
+            options: `types`, `layout`, `alpha`, `beta`, `family`, `objective`, `time`, `unmeasured`, `top`, `device_type` and
                 `version`, as `farm recommend` takes them.
         """
         return self._farm.ask(models.recommend, shape=shape, **options)

@@ -651,7 +651,7 @@ class NotPromotable(BadInput):
 
 
 class TooFewMeasurements(BadInput):
-    """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first."""
+    """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first.{others}"""
 
 
 class TestRowsInTraining(FarmError):

@@ -15,12 +15,14 @@ from trainer.table import vocabulary_of
 ROOFLINE = "the roofline time times a factor per family"
 MEDIAN = "a median per family"
 
+TIMES = ("runtime_ms", "runtime_burst_ms")
+
 
 def baselines(configured: pd.DataFrame, fold: pd.Series) -> Mapping[str, pd.DataFrame]:
     """Predictions of the targets of each row, from the rows of other folds alone.
 
-    For the runtime, `ROOFLINE` predicts the roofline time times the family's median factor, and `MEDIAN` the family's median
-    runtime: where runtimes have nothing to do with shapes, as in a table that was shuffled, the roofline is far off and
+    For both times, `ROOFLINE` predicts the roofline time times the family's median factor, and `MEDIAN` the family's median
+    time: where runtimes have nothing to do with shapes, as in a table that was shuffled, the roofline is far off and
     the median is what to beat. Of the power, both say the family's median.
     """
     found = {name: pd.DataFrame(np.nan, configured.index, list(TARGETS)) for name in (ROOFLINE, MEDIAN)}
@@ -30,11 +32,12 @@ def baselines(configured: pd.DataFrame, fold: pd.Series) -> Mapping[str, pd.Data
             medians = rows["family"].map(training.groupby("family")[target].median())
             for each in found.values():
                 each.loc[rows.index, target] = medians
-        found[ROOFLINE].loc[rows.index, "runtime_ms"] = _roofline_times(training, rows)
+        for time in TIMES:
+            found[ROOFLINE].loc[rows.index, time] = _roofline_times(training, rows, time)
     return found
 
 
-def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
+def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame, time: str) -> pd.Series:
     """By the best rates of the training rows, which is all that a roofline of unknown hardware can be made of."""
     card = card_of("", training)
     rows = rows[rows["family"].isin(set(training["family"])) & rows["ab"].isin(set(training["ab"]))]
@@ -43,6 +46,6 @@ def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame) -> pd.Series:
         work = Work.of(vocabulary_of(training).read(frame), card)
         return pd.Series(np.maximum(work.compute_ms, work.memory_ms), frame.index)
 
-    factor = (training["runtime_ms"] / roofline(training)).groupby(training["family"]).median()
+    factor = (training[time] / roofline(training)).groupby(training["family"]).median()
     times: pd.Series = rows["family"].map(factor) * roofline(rows)
     return times

@@ -12,24 +12,24 @@ from farm.measurement import Source
 from farm.registry.conditions import (
     MAX_LISTED,
     MAX_TEXT,
-    RECORDED,
     UNKNOWN,
     Conditions,
     Protocol,
     RowSource,
     most_frequent,
 )
+from trainer.table import protocols_of
 
 
 def conditions_of(table: pd.DataFrame) -> Conditions:
     """Of a table with the columns of `trainer.table.CONDITIONS`. What it lacks is unknown."""
     sources = _counts(table, "source", "file", "provenance")
     protocols: Counter[Protocol] = Counter()
-    for (l2, stop, operands, clocks, source, how), rows in _counts(
-        table, "l2", "stop_reason", "distribution", "clock_policy", "source", "provenance"
+    named = table.assign(protocol=protocols_of(table))
+    for (name, l2, operands, clocks, source, how), rows in _counts(
+        named, "protocol", "l2", "distribution", "clock_policy", "source", "provenance"
     ).items():
-        timed = stop not in (None, RECORDED)
-        one = Protocol.of(l2=l2, timed=timed, operands=operands, clocks=clocks, source=source, provenance=how)
+        one = Protocol.of(name=name or UNKNOWN, l2=l2, operands=operands, clocks=clocks, source=source, provenance=how)
         protocols[one] += rows
     first, last, undated = _dates(table)
     return Conditions(

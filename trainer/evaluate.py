@@ -15,6 +15,7 @@ from trainer.calibration import bounds, calibrate, lies, out_of_fold_bounds
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS, Rows, Split
 from trainer.forest import ForestSettings, fit
 from trainer.progress import Progress
+from trainer.table import MEASURED
 
 Metrics = dict[str, float]
 Keep = Callable[[Predictor, pd.DataFrame, pd.DataFrame], None]
@@ -51,7 +52,7 @@ class Evaluation:
 
 def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
     """The measured values of each configuration: the columns of `OUTPUTS`."""
-    stored = configured[["runtime_ms", "power_w", "energy_mj"]].astype("float64")
+    stored = configured[[*MEASURED]].astype("float64")
     work = 2.0 * configured["m"] * configured["n"] * configured["k"]
     return stored.assign(tflops=work / stored["runtime_ms"] / 1e9)
 

@@ -12,6 +12,8 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.tree import ExtraTreeRegressor
 
+from farm.both_times import time_of
+from farm.forest.burst import BURST_ROWS, Bursts, inputs
 from farm.forest.card import Card
 from farm.forest.choice import Choices
 from farm.forest.columns import Configurations, Vocabulary
@@ -19,10 +21,11 @@ from farm.forest.features import efforts_of, loops_of, see
 from farm.forest.predictor import POWER, ROOFLINE, ROWS_AT_ONCE, RUNTIME, SLOWDOWN, Interval, Predictor
 from farm.forest.timing import Timing
 from farm.forest.trees import Trees
+from trainer.burst import fit_bursts
 from trainer.cards import card_of
 from trainer.choice import fit_choices
 from trainer.energy import fit_energies
-from trainer.table import vocabulary_of
+from trainer.table import MEASURED, protocol_of, vocabulary_of
 from trainer.timing import fit_timing
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,6 +34,8 @@ _SPLITTING = {SLOWDOWN: 1e-3}
 """What a target weighs where a tree splits, against 1. A slowdown is a few percent at the power limit and noise elsewhere:
 it is learned along the splits that tell powers apart, and has no say in them."""
 
+_MIN_OF_BURST_LEAF = 3
+"""Rows of a leaf of the burst's trees: ratios have about a percent of noise."""
 
 _ROWS_FOR_THREADS = 1000
 
@@ -63,12 +68,13 @@ def fit(
     """Learns from one row per configuration (see `trainer.table.configurations`).
 
     The runtime has a forest of its own, on all rows; power and slowdown are learned together, on the rows that have power.
-    Where none has, the model predicts no power. `intervals` are of held-out rows (see `trainer.calibration`).
+    Where none has, the model predicts no power. The burst time is learned as its ratio to a settled runtime, on the rows that
+    have both. `intervals` are of held-out rows (see `trainer.calibration`).
     """
     vocabulary = vocabulary_of(configured)
     rows = vocabulary.complete(configured)
     card = card_of(device_type, configured, rows)
-    runtime_ms, power_w, energy_mj = configured[["runtime_ms", "power_w", "energy_mj"]].to_numpy("float64").T
+    runtime_ms, burst_ms, power_w, energy_mj = configured[[*MEASURED]].to_numpy("float64").T
     timing = fit_timing(loops_of(rows, vocabulary, card), runtime_ms, card, settings.seed)
     choices = fit_choices(configured, rows, runtime_ms, card)
     x, names, reference_ms, roofline_ms = _inputs(rows, vocabulary, card, timing, choices)
@@ -96,7 +102,24 @@ def fit(
     }
     importance = dict(zip(names, grown[(RUNTIME,)].importance, strict=True))
     forests = {targets: each.trees for targets, each in grown.items()}
-    return Predictor(card, vocabulary, tuple(names), forests, intervals or {}, importance, timing, choices, energies)
+    protocol = protocol_of(configured)
+    made = Predictor(
+        card, vocabulary, tuple(names), forests, intervals or {}, importance, timing, choices, energies, protocol,
+        time_of(protocol), int(np.isfinite(burst_ms).sum()),
+    )  # fmt: skip
+    if made.time != "settled" or np.isfinite(burst_ms).sum() < BURST_ROWS:
+        return made
+    return replace(made, bursts=_bursts(made, rows, runtime_ms, burst_ms, settings))
+
+
+def _bursts(
+    model: Predictor, rows: Configurations, runtime_ms: _Array, burst_ms: _Array, settings: ForestSettings
+) -> Bursts:
+    """The ratio of both times for a model without it."""
+    seen = (model.see(part) for part in rows.parts(ROWS_AT_ONCE))
+    x = np.concatenate([inputs(each, model.features, model.energies, model.card) for each in seen])
+    steady = replace(settings, min_samples_leaf=max(settings.min_samples_leaf, _MIN_OF_BURST_LEAF))
+    return fit_bursts(x, rows.kinds, runtime_ms, burst_ms, lambda x, y: _grow(x, {"burst": y}, steady).trees)
 
 
 def _inputs(

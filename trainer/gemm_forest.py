@@ -53,7 +53,7 @@ class NotPredictable(MlflowException, ValueError):
 
 
 class GemmForest(PythonModel):
-    """Predicts runtime_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
+    """Predicts runtime_ms, runtime_burst_ms, power_w, energy_mj and tflops from the raw columns of a configuration."""
 
     def load_context(self, context: PythonModelContext) -> None:
         code = predictor_module(Path(context.artifacts["code"]))

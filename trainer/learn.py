@@ -21,7 +21,7 @@ from trainer.held_out import FoldModelStore
 from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
-from trainer.table import configurations, table_hash
+from trainer.table import configurations, protocol_of, table_hash
 from trainer.test_set import TEST_SET, check_apart, evaluate_on
 
 
@@ -38,9 +38,13 @@ class TableFacts:
     sources: list[str]
     table_hash: str
     conditions: Conditions
+    # Configurations with a burst time, the protocol of the rows, and rows of other protocols, which are left out.
+    burst_configurations: int
+    protocol: str
+    left_out: Mapping[str, int]
 
     @classmethod
-    def of(cls, table: pd.DataFrame, device_type: str) -> TableFacts:
+    def of(cls, table: pd.DataFrame, device_type: str, left_out: Mapping[str, int] | None = None) -> TableFacts:
         configured = configurations(table)
         return cls(
             device_type=device_type,
@@ -51,6 +55,9 @@ class TableFacts:
             sources=sorted(str(source) for source in table["source"].unique()),
             table_hash=table_hash(table),
             conditions=conditions_of(table),
+            burst_configurations=int(configured["runtime_burst_ms"].notna().sum()),
+            protocol=protocol_of(table),
+            left_out=dict(left_out or {}),
         )
 
     @property
@@ -59,6 +66,7 @@ class TableFacts:
             "rows": self.rows,
             "configurations": self.configurations,
             "power_configurations": self.power_configurations,
+            "burst_configurations": self.burst_configurations,
             "shapes": self.shapes,
         }
 

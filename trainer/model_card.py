@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
+from farm.both_times import time_of
+from farm.forest.burst import BURST_ROWS
 from farm.forest.predictor import CLAIM
 from farm.registry import ERRORS, model_name
 from farm.registry.models import TEST_SET
+from farm.registry.outputs import UNITS, definitions
 from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
@@ -42,15 +45,17 @@ def model_card(
     name = model_name(facts.device_type)
     power = f"{facts.power_configurations:,} of them with power" if facts.power_configurations else "none with power"
     parts = [
-        f"# {name}\n\nPredicts runtime, power, energy and TFLOP/s of one GEMM on `{facts.device_type}` from the raw "
+        f"# {name}\n\nPredicts times, power, energy and TFLOP/s of one GEMM on `{facts.device_type}` from the raw "
         "columns of its configuration.",
         f"## Decision\n\n{'Became the champion' if decision.promoted else 'Did not become the champion'}: it "
         f"{decision.reason}.",
         "## Errors\n\n" + _errors(learned),
+        "## What it predicts\n\n" + _outputs(facts),
         f"## Learned from\n\n{facts.rows:,} measurements of {facts.configurations:,} configurations ({power}) over "
         f"{facts.shapes:,} shapes, {_kernels(learned.configured)}{_devices(table)}. Sources: "
         f"{', '.join(facts.sources)}.{f' Trained for the campaign {campaign}.' if campaign else ''}\n\n"
-        + _bullets(kinds_of(learned.configured)),
+        + _bullets(kinds_of(learned.configured))
+        + _left_out(facts),
         "## How the rows were measured\n\n" + "\n".join(f"- {line}" for line in facts.conditions.lines()),
         "## When to trust it\n\n" + _trust(facts, learned),
         "## Load it\n\n```python\nimport mlflow\n\n"
@@ -79,6 +84,21 @@ def _errors(learned: Learned) -> str:
     )
 
 
+def _outputs(facts: TableFacts) -> str:
+    time = time_of(facts.protocol)
+    rows = [(f"`{name}`", UNITS[name], text) for name, text in definitions(facts.protocol, time).items()]
+    burst = f"{facts.burst_configurations:,} configurations have a burst time"
+    if time == "burst":
+        note = f"The times of the protocol {facts.protocol} are burst times: both columns are the same."
+    elif time == "settled" and facts.burst_configurations >= BURST_ROWS:
+        note = f"{burst}. Of kernels and types without one, `runtime_burst_ms` is NaN."
+    elif time == "settled":
+        note = f"`runtime_burst_ms` is NaN: {burst}, and a model needs {BURST_ROWS}."
+    else:
+        note = f"`runtime_burst_ms` is NaN: the times of the protocol {facts.protocol} are neither settled nor burst times."
+    return _table(("column", "unit", "definition"), rows) + f"\n\n{note}"
+
+
 def _trust(facts: TableFacts, learned: Learned) -> str:
     rows = learned.configured
     extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in ("m", "n", "k"))
@@ -98,6 +118,13 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     if facts.sources != ["measured"]:
         lines.append("Some rows were not measured by this farm: see the sources.")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _left_out(facts: TableFacts) -> str:
+    if not facts.left_out:
+        return ""
+    rows = ", ".join(f"{count:,} of `{name}`" for name, count in facts.left_out.items())
+    return f"\n\nRows of other protocols than `{facts.protocol}` were left out: {rows}."
 
 
 def _kernels(configured: pd.DataFrame) -> str:

@@ -15,6 +15,7 @@ import farm.forest
 from farm.forest.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
 from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
+from farm.registry.outputs import UNITS, definitions
 
 _TEXTS = ("ab", "family", "cd", "acc", "layout")
 _NEEDS = ("mlflow", "numpy", "pandas")
@@ -48,9 +49,23 @@ def save_model(model: Predictor, configured: pd.DataFrame, folder: Path, *, meta
                     "device_type": model.device_type,
                     "families": model.vocabulary.measured(),
                     "required": list(REQUIRED),
+                    "protocol": model.protocol,
+                    "time": model.time or "unknown",
+                    "outputs": described_outputs(model),
                     **metadata,
                 },
             )
+
+
+def described_outputs(model: Predictor) -> dict[str, dict[str, str]]:
+    """Unit and definition of each predicted column of a model, and a note on one that it does not know."""
+    found = {
+        name: {"unit": UNITS[name], "definition": text}
+        for name, text in definitions(model.protocol, model.time).items()
+    }
+    if model.time != "burst" and model.bursts is None:
+        found["runtime_burst_ms"]["note"] = "this model does not know it: NaN"
+    return found
 
 
 def signature(vocabulary: Vocabulary) -> Any:
@@ -59,7 +74,7 @@ def signature(vocabulary: Vocabulary) -> Any:
     Numbers are declared as Any: MLflow refuses an int64 column where a signature says double, and a float column
     where it says long, and tables of GEMMs come as either. Every column is declared as optional: MLflow would refuse a
     table without a required one with a message of its own. The model itself checks both, see `Vocabulary.complete`; the
-    required columns are in the model's metadata.
+    required columns are in the model's metadata, with the units and definitions of what it gives.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema

@@ -8,7 +8,7 @@ model cannot predict counts 1. Less is better.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 
 from farm.registry.promotion_verdict import PromotionTest, PromotionVerdict
 
-TARGETS = ("runtime_ms", "power_w")
+TARGETS = ("runtime_ms", "runtime_burst_ms", "power_w")
 """What is judged: energy and rate follow from these."""
 
 MARGIN = 0.02
@@ -96,7 +96,8 @@ class Decision:
 
 def losses(measured: pd.DataFrame, predicted: pd.DataFrame) -> _Array:
     """min(1, |ln(predicted / measured)|) [rows, targets]; NaN where a target was not measured, 1 where not predicted."""
-    y, p = (frame[list(TARGETS)].to_numpy("float64") for frame in (measured, predicted))
+    targets = [target for target in TARGETS if target in measured]
+    y, p = (frame.reindex(columns=targets).to_numpy("float64") for frame in (measured, predicted))
     with np.errstate(divide="ignore", invalid="ignore"):
         off = np.abs(np.log(p / y))
     bounded: _Array = np.where(np.isnan(off), 1.0, np.minimum(off, 1.0))
@@ -192,6 +193,14 @@ def decide(
         return Decision(promoted=False, sound=True, reason=reason, **known)
     reason = f"{scores} {where}; it is lower in {contest.better_in:.0%} of resamples"
     return Decision(promoted=True, sound=True, reason=reason, **known)
+
+
+def of_another_protocol(decision: Decision, champion: str, protocol: str, others: str) -> Decision:
+    """The decision on a sound version whose times are another quantity than those that the champion predicts."""
+    against = f"champion version {champion}"
+    reason = f"learned from rows of the protocol {protocol}, and {against} from those of {others}: their times cannot be compared"
+    verdict = PromotionVerdict(promoted=False, test=PromotionTest.PROTOCOL, against=against)
+    return replace(decision, promoted=False, reason=reason, verdict=verdict, champion=champion)
 
 
 def unsound(why: str) -> Decision:

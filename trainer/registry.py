@@ -21,6 +21,7 @@ import farm.registry.held_out
 import trainer
 from farm import registry
 from farm.errors import ModelRefused, NoSuchModel
+from farm.protocols import ProtocolName
 from farm.registry import CHALLENGER, CHAMPION, ModelInfo, model_name, registry_client
 from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
 from farm.registry.held_out import HeldOut, answers, held_out_files
@@ -32,9 +33,9 @@ from trainer.forest import ForestSettings
 from trainer.learn import FOLDS_FOLDER, RUN_FOLDER, MetricsByFold, TableFacts, learn
 from trainer.model_card import model_card
 from trainer.progress import Progress
-from trainer.promotion import Champion, Decision, decide, unsound
+from trainer.promotion import Champion, Decision, decide, of_another_protocol, unsound
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
-from trainer.table import check_training_table, table_hash
+from trainer.table import check_training_table, of_one_protocol, protocol_of, table_hash
 
 _RECIPE_FILES = (
     *(
@@ -43,6 +44,7 @@ _RECIPE_FILES = (
         "cards.py",
         "folds.py",
         "forest.py",
+        "burst.py",
         "calibration.py",
         "evaluate.py",
         "learn.py",
@@ -66,6 +68,10 @@ class TrainingOutcome:
     shapes: int
     sources: list[str]
     table_hash: str
+    # Configurations with a burst time, the protocol of the rows, and rows of other protocols, which are left out.
+    burst_configurations: int
+    protocol: str
+    left_out: dict[str, int]
     # As `farm.registry.conditions.Conditions`.
     conditions: dict[str, Any]
     # Fold kind -> target -> name -> number; see `trainer.evaluate.metrics`.
@@ -94,12 +100,15 @@ def train_and_register(
     campaign: str | None = None,
     code_version: str,
     settings: ForestSettings | None = None,
+    protocol: str | None = None,
     deciding: Callable[[], AbstractContextManager[Callable[[], None]]] = lambda: nullcontext(lambda: None),
     test: pd.DataFrame | None = None,
     progress: Progress | None = None,
     trust: registry.Trust | None = None,
 ) -> TrainingOutcome:
     """Evaluates and fits a model on the table, logs it to MLflow, and registers it as the challenger.
+
+    Only rows of one protocol are used: see `trainer.table.of_one_protocol`.
 
     It becomes the champion where it beats the present one, see `trainer.promotion`. Where a version was trained from an
     equal table by equal code, nothing is done and the outcome is `reused`.
@@ -111,8 +120,10 @@ def train_and_register(
     """
     began = time.monotonic()
     settings, trust = settings or ForestSettings(), trust or registry.Trust(program_settings())
-    check_training_table(table, device_type)
-    facts = TableFacts.of(table, device_type)
+    table, left_out = of_one_protocol(table, protocol)
+    check_training_table(table, device_type, left_out)
+    facts = TableFacts.of(table, device_type, left_out)
+    test = None if test is None else of_one_protocol(test, facts.protocol)[0]
     tags = {
         "device_type": device_type,
         "table_hash": facts.table_hash,
@@ -192,27 +203,45 @@ def _decide(
         return unsound(f"leaks: {leak}")
     simple = baselines(configured, challenger.fold_of(configured))
     predicted, no_champion = challenger.predict(configured), "there was no champion before"
+    protocol, present = protocol_of(configured), _present_champion(tracking_uri, device_type)
+    if present is not None and (others := _other_protocols(present, protocol)):
+        if protocol != ProtocolName.FARM:
+            alone = decide(configured, predicted, simple, None)
+            return of_another_protocol(alone, present.version, protocol, others) if alone.sound else alone
+        no_champion = f"champion version {present.version} learned from rows of another protocol ({others})"
+        present = None
+    champion = None
     try:
-        champion = _champion(tracking_uri, device_type, configured, challenger.kinds, folder / "champion", trust)
+        if present is not None:
+            champion = _champion(tracking_uri, present, configured, challenger.kinds, folder / "champion", trust)
     except ModelRefused as error:
-        champion, no_champion = None, f"the champion before is not compared: {error}"
+        no_champion = f"the champion before is not compared: {error}"
     return decide(configured, predicted, simple, champion, no_champion)
+
+
+def _present_champion(tracking_uri: str, device_type: str) -> ModelInfo | None:
+    try:
+        return registry.model_info(tracking_uri, device_type)
+    except NoSuchModel:
+        return None
+
+
+def _other_protocols(champion: ModelInfo, protocol: str) -> str | None:
+    """The protocols of a champion's rows where this one is not among them; None where it is, or where they are not known."""
+    known = sorted({one.name for one in champion.conditions.protocols}) if champion.conditions is not None else []
+    return None if protocol in known or not known else ", ".join(known)
 
 
 def _champion(
     tracking_uri: str,
-    device_type: str,
+    present: ModelInfo,
     configured: pd.DataFrame,
     kinds: tuple[str, ...],
     folder: Path,
     trust: registry.Trust,
-) -> Champion | None:
+) -> Champion:
     """The champion's predictions: by the model of its evaluation that has not seen the row's shape, and where it never
     had the shape, by the model that others pull. Raises `ModelRefused`."""
-    try:
-        present = registry.model_info(tracking_uri, device_type)
-    except NoSuchModel:
-        return None
     model = registry.load(tracking_uri, present, trust)
     predicted = pd.DataFrame(index=configured.index, columns=list(registry.OUTPUTS), dtype="float64")
     unseen = pd.Series(True, configured.index)

@@ -20,7 +20,7 @@ from farm.gemm import Problem
 from farm.kernels import Configuration
 from farm.measurement import ALL_FAMILIES
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
-from trainer.table import configurations, read_test_table, read_training_table, with_parameter_columns
+from trainer.table import configurations, of_one_protocol, read_test_table, read_training_table, with_parameter_columns
 from trainer.test_set import PROBLEM, Score, score
 
 OVERDRAW = 8
@@ -66,8 +66,12 @@ def decide(engine: Engine, started: TrainingAttempt) -> str | None:
             return None
         campaign = Campaign.from_document(round_.document)
         known = campaigns.known_devices(connection)
-        table = read_training_table(connection, started.device_type, of_campaign=round_.campaign_id)
-        test = read_test_table(connection, started.device_type, of_campaign=round_.campaign_id)
+        protocol = str(campaign.measure.protocol)
+        every = read_training_table(connection, started.device_type, of_campaign=round_.campaign_id)
+        table, _ = of_one_protocol(every, protocol)
+        test, _ = of_one_protocol(
+            read_test_table(connection, started.device_type, of_campaign=round_.campaign_id), protocol
+        )
         curve = [each for each in learning.curve(connection, round_.campaign_id) if each["pool"] == round_.pool.name]
     search = campaign.search
     assert isinstance(search, Learn)

@@ -112,7 +112,7 @@ def register(run: Run, metrics: MetricsByFold, decision: Decision, card: str, le
     client.log_model_artifacts(logged.model_id, str(files))
     client.finalize_logged_model(logged.model_id, "READY")
     if not client.search_registered_models(filter_string=f"name = '{name}'"):
-        description = f"Runtime, power, energy and TFLOP/s of a GEMM on {run.facts.device_type}, from its raw columns."
+        description = f"Times, power, energy and TFLOP/s of a GEMM on {run.facts.device_type}, from its raw columns."
         client.create_registered_model(name, {"device_type": run.facts.device_type}, description)
     judged = {
         "decision": decision.reason,

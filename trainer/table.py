@@ -14,24 +14,26 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, text
 
+from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
 from farm.forest.columns import Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import TEST_ROW, Source
+from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
     *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
     *("source", "measured_at", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
-    *("flops", "bytes", "runtime_ms", "runtime_rse", "power_w", "energy_mj", "tflops", "cost_s"),
+    *("flops", "bytes", "runtime_ms", "runtime_rse", "runtime_burst_ms", "power_w", "energy_mj", "tflops", "cost_s"),
+    "protocol",
 )
 """What the trainer reads of the view `v_measurements`."""
 
 CONDITIONS = {
     "l2": "v.l2",
-    "stop_reason": "v.stop_reason",
     "distribution": "v.distribution",
     "clock_policy": "v.clock_policy",
     "power_source": "CASE WHEN v.power_w IS NOT NULL THEN v.power_source END",
@@ -43,6 +45,9 @@ CONDITIONS = {
 
 DETAILS = f"CASE WHEN v.family = '{FAMILY}' THEN v.details END"
 """The facts about the kernel that a library chose, as the optional column `details`."""
+
+MEASURED = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
+"""What models learn of a configuration: medians over its repeats, NaN where a column was not measured."""
 
 LEARNED_FROM = (
     *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
@@ -113,23 +118,12 @@ def _read(connection: Connection, condition: str, device_type: str, campaign_id:
     rows = connection.execute(query, parameters)
     table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS, "details"])
     table["configuration_id"] = table["configuration_id"].astype(str)
-    numbers = (
-        "alpha",
-        "beta",
-        "flops",
-        "bytes",
-        "runtime_ms",
-        "runtime_rse",
-        "power_w",
-        "energy_mj",
-        "tflops",
-        "cost_s",
-    )
+    numbers = ("alpha", "beta", "flops", "bytes", "runtime_rse", *MEASURED, "tflops", "cost_s")
     return table.astype(dict.fromkeys(numbers, "float64") | dict.fromkeys(("m", "n", "k"), "int64"))
 
 
-def check_training_table(table: pd.DataFrame, device_type: str) -> None:
-    """Raises `MissingColumns`, and `TooFewMeasurements` where a model could not be evaluated on held-out shapes."""
+def check_training_table(table: pd.DataFrame, device_type: str, left_out: Mapping[str, int] | None = None) -> None:
+    """`left_out` are rows of other protocols, which the message names. Raises `MissingColumns`, and `TooFewMeasurements` where a model could not be evaluated on held-out shapes."""
     missing = [name for name in LEARNED_FROM if name not in table]
     if missing:
         raise MissingColumns(path="the training table", missing=", ".join(missing), found=", ".join(table.columns))
@@ -141,21 +135,78 @@ def check_training_table(table: pd.DataFrame, device_type: str) -> None:
             shapes=shapes,
             need_rows=NEED_CONFIGURATIONS,
             need_shapes=NEED_SHAPES,
+            others=_others(device_type, left_out or {}),
         )
+
+
+def _others(device_type: str, left_out: Mapping[str, int]) -> str:
+    if not left_out:
+        return ""
+    rows = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+    return (
+        f" Rows of other protocols are left out ({rows}); `farm train {device_type} --protocol NAME` learns from them."
+    )
 
 
 def table_hash(table: pd.DataFrame) -> str:
     """SHA-256 over what a model learns from the table. The order of rows, ids and times do not matter."""
-    rows = zip(zip(*(table[name] for name in LEARNED_FROM), strict=True), _chosen(table), strict=True)
+    rows = zip(
+        zip(*(table[name] for name in LEARNED_FROM), strict=True),
+        _chosen(table),
+        table.get("runtime_burst_ms", [None] * len(table)),
+        protocols_of(table),
+        strict=True,
+    )
     lines = sorted(
-        # Rows that say nothing of a choice are what they were before tables had such a column.
-        json.dumps([_plain(value) for value in (*row, *(() if all(map(math.isnan, choice)) else choice))], **_COMPACT)
-        for row, choice in rows
+        # Rows that say nothing of a choice, of a burst or of another protocol are what they were before tables had such columns.
+        json.dumps(
+            [
+                _plain(value)
+                for value in (
+                    *row,
+                    *(() if all(map(math.isnan, choice)) else choice),
+                    *(() if pd.isna(burst_ms) else ("burst", burst_ms)),
+                    *(() if protocol in _BEFORE_PROTOCOLS else ("protocol", protocol)),
+                )
+            ],
+            **_COMPACT,
+        )
+        for row, choice, burst_ms, protocol in rows
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 _COMPACT: dict[str, Any] = {"separators": (",", ":"), "sort_keys": True}
+
+
+_BEFORE_PROTOCOLS = (ProtocolName.FARM, UNKNOWN_PROTOCOL)
+"""What rows were of before they had a protocol."""
+
+
+def protocols_of(table: pd.DataFrame) -> pd.Series:
+    """The protocol of each row. Rows of tables that do not say it are the farm's, and unknown where they were imported."""
+    imported = (table["source"] == Source.IMPORTED).to_numpy() if "source" in table else np.zeros(len(table), bool)
+    unsaid = pd.Series(np.where(imported, UNKNOWN_PROTOCOL, str(ProtocolName.FARM)), table.index, "object")
+    return table["protocol"].astype("object").fillna(unsaid) if "protocol" in table else unsaid
+
+
+def of_one_protocol(table: pd.DataFrame, wanted: str | None = None) -> tuple[pd.DataFrame, dict[str, int]]:
+    """The rows of one protocol, and the number of rows of each other one. These are left out: their times are other quantities.
+
+    It is the wanted one. Without one it is the farm's where there are rows of it, and otherwise the one with most rows.
+    """
+    protocols = protocols_of(table)
+    rows = {str(name): int(count) for name, count in protocols.value_counts().items()}
+    usual = min(rows, key=lambda name: (name != ProtocolName.FARM, -rows[name], name), default=str(ProtocolName.FARM))
+    chosen = wanted or usual
+    others = {name: rows[name] for name in sorted(rows) if name != chosen}
+    own = protocols == chosen
+    return table[own].assign(protocol=chosen), others
+
+
+def protocol_of(table: pd.DataFrame) -> str:
+    """The protocol of a table of one protocol, or of what `configurations` makes of it."""
+    return str(protocols_of(table).iloc[0]) if len(table) else str(ProtocolName.FARM)
 
 
 def _chosen(table: pd.DataFrame) -> list[tuple[float, ...]]:
@@ -204,9 +255,14 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     Repeats are collapsed first, so that a configuration weighs the same however often it was measured, and never
     stands on both sides of a fold. Those of a card that was throttled are left out before: see `throttled`. `device_uuid` is the
     card that measured it; empty where several did, or where the table does not say. Where the table has `details`, the columns of
-    `trainer.choice.CHOSEN` say what a library chose.
+    `trainer.choice.CHOSEN` say what a library chose. The table is of one protocol: see `of_one_protocol`.
     """
-    targets = ["runtime_ms", "power_w", "energy_mj"]
+    targets = list(MEASURED)
+    protocol = protocol_of(table)
+    if "runtime_burst_ms" not in table:
+        table = table.assign(runtime_burst_ms=np.nan)
+    if time_of(protocol) == "burst":
+        table = table.assign(runtime_burst_ms=table["runtime_ms"])
     # A column of gaps next to one of numbers would turn both into objects, whose medians take seconds.
     wide = with_parameter_columns(table).astype(dict.fromkeys(targets, "float64"))
     if "details" in table:
@@ -215,7 +271,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     wide = wide[~throttled(wide, raw)]
     grouped = wide.groupby(raw, dropna=False, sort=True)
     reduced = grouped[targets].median()
-    reduced = reduced.assign(repeats=grouped.size(), device_uuid="")
+    reduced = reduced.assign(repeats=grouped.size(), device_uuid="", protocol=protocol)
     if "details" in table:
         # Of the first repeat that has it, because libraries choose the same kernel for the same product.
         reduced[list(CHOSEN)] = grouped[list(CHOSEN)].first()

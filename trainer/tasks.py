@@ -95,6 +95,7 @@ def _attempt(started: TrainingAttempt, progress: Progress) -> TrainingOutcome | 
             started.device_type,
             tracking_uri=settings().tracking_uri,
             code_version=farm.__version__,
+            protocol=started.protocol,
             deciding=lambda: _deciding(started),
             test=test,
             progress=progress,

@@ -17,6 +17,7 @@ from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
+from farm.protocols import Time
 from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
 
 TypeAsked = Annotated[
@@ -33,6 +34,13 @@ VersionAsked = Annotated[
     str | None,
     Field(description="A version number or an alias."),
     Cli(default="the champion, or the newest where there is none"),
+]
+TimeAsked = Annotated[
+    Time | None,
+    Field(
+        description="The time that counts: the burst time after a rest, or the settled time under load. A model that does not "
+        "know it is refused. Without it, the time of the model's rows, which is the settled time for the protocol `farm`.",
+    ),
 ]
 Reason = Annotated[str | None, Field(description="Why; kept in the model's history.")]
 
@@ -53,6 +61,9 @@ class ModelLine(Document):
     rows: Annotated[int | None, InTable(priority=3)]
     configurations: int | None
     shapes: Annotated[int | None, InTable(priority=4)]
+    burst_configurations: int | None = Field(
+        default=None, description="configurations with a burst time; none: an older version"
+    )
     sources: str | None
     table_hash: str | None
     tested_on: Annotated[str, InTable(folds=True, priority=2)] = Field(description="the rows that the errors are of")
@@ -132,6 +143,7 @@ class PredictQuery(Document):
         description="Objects with m, n, k, ab, cd, acc, layout, family and its parameters.",
     )
     rows_from: str = Field(default="", description="The name of those rows in error messages.")
+    time: TimeAsked = None
     device_type: TypeAsked = None
     version: VersionAsked = None
 
@@ -168,6 +180,7 @@ class Predicted(Document):
     model: str
     version: str
     answered_by: AnsweringModel
+    time: Time | None = Field(default=None, description="the time of the request; none: that of the model's rows")
     predictions: list[Prediction]
     rows: list[dict[str, Any]] = Field(default=[], description="the rows of the request, with predictions")
 
@@ -180,6 +193,7 @@ class Recommended(Document):
     answered_by: AnsweringModel
     problem: str
     objective: Objective
+    time: Time | None = Field(default=None, description="the time of the request; none: that of the model's rows")
     kernels: int
     ranking: list[Prediction]
     safe: Prediction | None
@@ -287,12 +301,13 @@ def predict(access: Access, prediction: PredictQuery) -> Predicted:
         import pandas as pd
 
         table = pd.DataFrame.from_records(prediction.rows)
-        rows = registry.records(registry.predict_table(model, table, path=rows_from))
+        rows = registry.records(registry.predict_table(model, table, path=rows_from, time=prediction.time))
     return Predicted(
         model=info.name,
         version=info.version,
         answered_by=_answering(access, info),
-        predictions=registry.predict(model, configurations),
+        time=prediction.time,
+        predictions=registry.predict(model, configurations, time=prediction.time),
         rows=rows,
     )
 
@@ -327,6 +342,7 @@ def recommend(
     beta: Beta = 0.0,
     family: Families = None,
     objective: Objectives = Objective.TIME,
+    time: TimeAsked = None,
     unmeasured: Annotated[
         bool, Field(description="Include kernels that were never measured: every combination of known values.")
     ] = False,
@@ -338,9 +354,9 @@ def recommend(
     problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
     info, model = access.models.pull(device_type, version)
     found = registry.recommend(
-        model, problem, families=family or (), objective=objective, top=top, unmeasured=unmeasured
+        model, problem, families=family or (), objective=objective, time=time, top=top, unmeasured=unmeasured
     )
-    kept = ("problem", "objective", "kernels", "ranking", "safe", "safe_costs_pct")
+    kept = ("problem", "objective", "time", "kernels", "ranking", "safe", "safe_costs_pct")
     return Recommended(
         model=info.name,
         version=info.version,
@@ -360,6 +376,7 @@ def costs(
     beta: Beta = 0.0,
     family: Families = None,
     objective: Objectives = Objective.TIME,
+    time: TimeAsked = None,
     top: Annotated[int, Field(ge=1, le=1000, description="Maximum number of kernels for each device type.")] = 5,
     mix_protocols: Annotated[
         bool, Field(description="Rank models together whose rows were measured by different protocols.")
@@ -372,13 +389,13 @@ def costs(
     """
     problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
     models = registry.answering_models(access.settings.tracking_uri)
-    answers = [_cost(access, info, problem, family, objective, top) for info in models]
+    answers = [_cost(access, info, problem, family, objective, time, top) for info in models]
     groups = registry.protocol_groups([one.answered_by.conditions for one in answers])
     of_group: dict[int, list[CostOn]] = {}
     for number, answer in zip(groups, answers, strict=True):
         of_group.setdefault(0 if mix_protocols else number, []).append(answer)
     found = []
-    least = _least(objective)
+    least = _least(objective, time)
     # The group with most answers comes first: most can be compared there.
     largest_first = sorted(of_group.values(), key=lambda group: -sum(one.found is not None for one in group))
     for number, group in enumerate(largest_first, 1):
@@ -388,7 +405,13 @@ def costs(
 
 
 def _cost(
-    access: Access, info: ModelInfo, problem: Problem, family: list[str] | None, objective: Objective, top: int
+    access: Access,
+    info: ModelInfo,
+    problem: Problem,
+    family: list[str] | None,
+    objective: Objective,
+    time: Time | None,
+    top: int,
 ) -> CostOn:
     head: dict[str, Any] = {
         "device_type": info.device_type,
@@ -399,16 +422,16 @@ def _cost(
     }
     try:
         found = registry.recommend(
-            access.models.loaded(info), problem, families=family or (), objective=objective, top=top
+            access.models.loaded(info), problem, families=family or (), objective=objective, time=time, top=top
         )
     except (NotPredictable, ModelRefused) as error:
         return CostOn(**head, found=None, why_not=str(error))
     return CostOn(**head, found=found)
 
 
-def _least(objective: Objective) -> Callable[[CostOn], tuple[bool, float]]:
+def _least(objective: Objective, time: Time | None) -> Callable[[CostOn], tuple[bool, float]]:
     def key(cost: CostOn) -> tuple[bool, float]:
-        value = objective.of(cost.found.ranking[0]) if cost.found is not None and cost.found.ranking else None
+        value = objective.of(cost.found.ranking[0], time) if cost.found is not None and cost.found.ranking else None
         return value is None, value or 0.0
 
     return key

@@ -15,6 +15,7 @@ from farm.db import campaigns, trainings
 from farm.db.audit import Change
 from farm.db.states import Role, TrainingState
 from farm.errors import BadInput, NotFound
+from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 
 
 class NoSuchTraining(NotFound):
@@ -31,6 +32,13 @@ class TrainingRequest(Document):
     any_source: Annotated[bool, Field(description="Learn from recorded and imported rows too; the model says so.")] = (
         False
     )
+    protocol: Annotated[
+        str | None,
+        Field(
+            description="Learn from rows of this protocol; unknown: of imports that do not say it. Without it, those of the "
+            "protocol farm, or of the most frequent one where there are none."
+        ),
+    ] = None
 
 
 class TrainingOrder(TrainingRequest):
@@ -54,12 +62,19 @@ class TrainingNow(Document):
 @operation("GET", "/trainings/types")
 def types(access: Access, wanted: TrainingRequest) -> list[str]:
     """The device types that a request would train. Refuses a request for types without measurements."""
+    known_protocols = (*ProtocolName, UNKNOWN_PROTOCOL)
+    if wanted.protocol is not None and wanted.protocol not in known_protocols:
+        raise BadInput(detail=f"{wanted.protocol!r} is no protocol. The protocols: {', '.join(known_protocols)}.")
     with access.connect() as connection:
         campaign_id = None if wanted.campaign is None else campaigns.find(connection, wanted.campaign)["id"]
-        known = trainings.trainable_types(connection, campaign_id=campaign_id, any_source=wanted.any_source)
+        known = trainings.trainable_types(
+            connection, campaign_id=campaign_id, any_source=wanted.any_source, protocol=wanted.protocol
+        )
         missing = sorted(set(wanted.device_types) - set(known))
         if known and not missing:
             return list(dict.fromkeys(wanted.device_types)) or known
+        if wanted.protocol is not None:
+            raise BadInput(detail=_nothing_of_protocol(connection, wanted, campaign_id, missing))
         rows = trainings.rows_by_source(connection, campaign_id=campaign_id)
     raise BadInput(detail=nothing_to_learn_from(missing, known, rows))
 
@@ -69,14 +84,35 @@ def request(access: Access, wanted: TrainingOrder) -> list[TrainingNow]:
     """Request a model for each device type. The farm's trainer evaluates and registers it; the better version is champion."""
     device_types = types(access, wanted)
     with access.change(request) as change:
-        ids = [_request(change, one, any_source=wanted.any_source) for one in device_types]
+        ids = [_request(change, one, wanted) for one in device_types]
         return [_now(change.connection, training_id) for training_id in ids]
 
 
-def _request(change: Change, device_type: str, *, any_source: bool) -> int:
-    training_id = trainings.request(change.connection, device_type=device_type, any_source=any_source)
-    change.record("training", device_type, key=str(training_id), after={"any_source": any_source})
+def _request(change: Change, device_type: str, wanted: TrainingRequest) -> int:
+    of = {"any_source": wanted.any_source, "protocol": wanted.protocol}
+    training_id = trainings.request(
+        change.connection, device_type=device_type, any_source=wanted.any_source, protocol=wanted.protocol
+    )
+    change.record("training", device_type, key=str(training_id), after=of)
     return training_id
+
+
+def _nothing_of_protocol(
+    connection: Connection, wanted: TrainingRequest, campaign_id: int | None, missing: Sequence[str]
+) -> str:
+    """Why no model can be trained from rows of the wanted protocol."""
+    sources = "" if wanted.any_source else "measured "
+    of_types = f" of {', '.join(missing)}" if missing else ""
+    text = f"There are no {sources}rows of the protocol {wanted.protocol}{of_types}."
+    if not wanted.any_source:
+        every = trainings.trainable_types(
+            connection, campaign_id=campaign_id, any_source=True, protocol=wanted.protocol
+        )
+        others = sorted(set(missing or every) & set(every))
+        if others:
+            command = f"`farm train {' '.join(others)} --any-source --protocol {wanted.protocol}`"
+            text += f" {command} learns from recorded and imported ones."
+    return text
 
 
 @operation("GET", "/trainings/{training}")

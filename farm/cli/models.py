@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from farm.api import Direct, farm_of
 from farm.api import models as operations
 from farm.api.models import ModelLine, ModelNow, PredictQuery, Promoted
 from farm.atomic_write import own_name
+from farm.both_times import burst_apart
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.result_table import ResultTable
@@ -29,6 +31,7 @@ from farm.errors import BadInput
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.kernels.families import TILE_STUDY
+from farm.protocols import Time
 from farm.settings import settings
 
 app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
@@ -196,6 +199,7 @@ def predict(
     Examples:
         farm predict "tiled(tile=16) 512x512x512 f32"
         farm predict --shape 512x512x1024 --family tiled -p tile=32
+        farm predict "cublaslt() 4096x4096x4096 bf16" --type nvidia-h200 --time burst
         farm predict --file configurations.csv --type nvidia-h200 --json
     """
     configurations = [Configuration.parse(text) for text in request.configurations]
@@ -211,30 +215,64 @@ def predict(
         result = farm.ask(operations.predict, request.model_copy(update=changes))
     predicted = [*(p.to_json() for p in result.predictions), *result.rows]
     if as_json:
-        head = {"model": result.model, "version": result.version, "answered_by": result.answered_by}
+        head = {
+            "model": result.model,
+            "version": result.version,
+            "answered_by": result.answered_by,
+            "time": result.time,
+        }
         emit_json({**head, "predictions": predicted})
         return
-    lines = [
-        (
-            _named(p),
-            *(_with_bound(p, name) for name in ("runtime_ms", "tflops", "power_w", "energy_mj")),
-            p.get("outside"),
-        )
-        for p in predicted
-    ]
-    _PREDICTIONS.print(lines, title=f"{named(result.answered_by)}; ± is the 90% interval")
+    outputs = _shown(predicted, result.time)
+    lines = [(_named(p), *(_with_bound(p, name) for name in outputs), p.get("outside")) for p in predicted]
+    table = _TABLES[outputs[: outputs.index("power_w")]]
+    table.print(lines, title=f"{named(result.answered_by)}; ± is the 90% interval")
     print_answered_by([result.answered_by])
 
 
-_PREDICTIONS = Table(
-    "predictions",
-    Column("configuration", folds=True),
-    Column("runtime", "ms", number=True),
-    Column("TFLOP/s", number=True, priority=1),
+_AFTER_TIMES = (
     Column("power", "W", number=True, priority=2),
     Column("energy", "mJ", number=True, priority=3),
     Column("outside what was measured", folds=True),
 )
+_RATE = Column("TFLOP/s", number=True, priority=1)
+
+_PREDICTIONS = Table(
+    "predictions", Column("configuration", folds=True), Column("runtime", "ms", number=True), _RATE, *_AFTER_TIMES
+)
+_OF_BOTH = Table(
+    "predictions of both times",
+    Column("configuration", folds=True),
+    Column("settled", "ms", number=True),
+    Column("burst", "ms", number=True),
+    _RATE,
+    *_AFTER_TIMES,
+)
+_OF_BURST = Table(
+    "predictions of burst times", Column("configuration", folds=True), Column("burst", "ms", number=True), *_AFTER_TIMES
+)
+_BURST_FIRST = Table(
+    "predictions of both times, burst first",
+    Column("configuration", folds=True),
+    Column("burst", "ms", number=True),
+    Column("settled", "ms", number=True),
+    *_AFTER_TIMES,
+)
+_TABLES = {
+    ("runtime_ms", "tflops"): _PREDICTIONS,
+    ("runtime_ms", "runtime_burst_ms", "tflops"): _OF_BOTH,
+    ("runtime_burst_ms",): _OF_BURST,
+    ("runtime_burst_ms", "runtime_ms"): _BURST_FIRST,
+}
+"""By the columns before those of power."""
+
+
+def _shown(predicted: Sequence[dict[str, Any]], time: Time | None) -> tuple[str, ...]:
+    """The columns to show: both times where some differ by more than `APART`, the wanted one first."""
+    apart = any(burst_apart(p.get("runtime_burst_ms"), p["runtime_ms"]) is not None for p in predicted)
+    if time == "burst":
+        return ("runtime_burst_ms", *(("runtime_ms",) if apart else ()), "power_w", "energy_mj")
+    return ("runtime_ms", *(("runtime_burst_ms",) if apart else ()), "tflops", "power_w", "energy_mj")
 
 
 def _with_bound(prediction: dict[str, Any], output: str) -> str | None:

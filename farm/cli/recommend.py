@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-import time
+import time as clock
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from farm.api import Farm, farm_of, models
 from farm.api.models import Recommended
+from farm.both_times import burst_apart
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
 from farm.errors import BadInput
+from farm.protocols import Time
 from farm.registry import Objective, Prediction
 from farm.settings import settings
 
@@ -52,10 +55,13 @@ def recommend(
     Examples:
         farm recommend 4096x4096x4096 --dtype f16 --type nvidia-h200
         farm recommend 512x512x512 --objective energy --top 3
+        farm recommend 4096x4096x4096 --dtype f16 --time burst
         farm recommend 4096x4096x4096 --dtype f16 --confirm
     """
-    if confirm and (every_type or query["objective"] is not Objective.TIME):
-        raise BadInput(detail="--confirm compares times: it takes neither --every-type nor another --objective.")
+    if confirm and (every_type or query["objective"] is not Objective.TIME or query.get("time") == "burst"):
+        raise BadInput(
+            detail="--confirm compares settled times: it takes neither --every-type, another --objective, nor --time burst."
+        )
     if every_type:
         if query.keys() & {"device_type", "version"} or query["unmeasured"]:
             raise BadInput(detail="--every-type cannot be combined with --type, --version or --unmeasured.")
@@ -75,11 +81,13 @@ def recommend(
     if as_json:
         emit_json(found)
         return
-    rows = [(f"{number}.", *_cells(one)) for number, one in enumerate(found.ranking, 1)]
-    title = f"{found.problem} by {named(found.answered_by)}: least {found.objective} of {found.kernels:,} kernels"
-    _RANKING.print(rows, title=title)
+    both = _both(found.ranking)
+    rows = [(f"{number}.", *_cells(one, found.time, both=both)) for number, one in enumerate(found.ranking, 1)]
+    title = f"{found.problem} by {named(found.answered_by)}: {_least(found.objective, found.time)} of {found.kernels:,} kernels"
+    table = _RANKING_OF_BOTH if both else _RANKING
+    table.print(rows, title=title, names={"time": found.time or _OWN[both], "other": _OTHER[found.time]})
     if found.safe is not None and found.safe_costs_pct is not None:
-        console.print(_safe(found.safe, found.safe_costs_pct, found.ranking[0]))
+        console.print(_safe(found.safe, found.time, found.safe_costs_pct, found.ranking[0]))
     print_answered_by([found.answered_by])
 
 
@@ -100,10 +108,10 @@ def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, floa
     submitted = farm.ask(confirming.confirm, wanted)
     if submitted.digest is None:
         return submitted.measured_ms
-    end = time.monotonic() + timeout
+    end = clock.monotonic() + timeout
 
     def check() -> None:
-        if time.monotonic() > end:
+        if clock.monotonic() > end:
             raise TimeoutError
 
     try:
@@ -152,15 +160,18 @@ def _every_type(query: dict[str, Any], as_json: bool) -> None:
         return
     able = [one for one in found if one.found is not None]
     groups = sorted({one.group for one in able})
+    time = query.get("time")
+    both = _both([one.found.ranking[0] for one in able if one.found is not None])
+    table = _TYPES_OF_BOTH if both else _TYPES
     for group in groups:
         rows = [
-            (f"{one.rank}.", one.device_type, *_cells(one.found.ranking[0]))
+            (f"{one.rank}.", one.device_type, *_cells(one.found.ranking[0], time, both=both))
             for one in able
             if one.group == group and one.found is not None
         ]
         which = f", protocol {group} of {len(groups)}" if len(groups) > 1 else ""
-        title = f"{query['shape']} {query['types']}: least {query['objective']}{which}"
-        _TYPES.print(rows, title=title)
+        title = f"{query['shape']} {query['types']}: {_least(query['objective'], time)}{which}"
+        table.print(rows, title=title, names={"time": time or _OWN[both], "other": _OTHER[time]})
     if len(groups) > 1:
         console.print(
             "Device types of different tables are not ranked: their rows were measured by different protocols, or by "
@@ -184,35 +195,58 @@ _CONFIRMED = Table(
     Column("outside what was measured", folds=True, priority=2),
 )
 
-_ANSWER = (
+_TIMED = (
     Column("kernel", folds=True),
-    Column("runtime", "ms", number=True),
+    Column("{time}", "ms", number=True),
     Column("90 % bounds", "ms", number=True, priority=1),
+)
+_REST = (
     Column("TFLOP/s", number=True, priority=2),
     Column("power", "W", number=True, priority=3),
     Column("energy", "mJ", number=True, priority=4),
     Column("outside what was measured", folds=True, priority=1),
 )
+_ANSWER = (*_TIMED, *_REST)
+_ANSWER_OF_BOTH = (*_TIMED, Column("{other}", "ms", number=True, priority=1), *_REST)
+_OTHER = {None: "burst", "settled": "burst", "burst": "settled"}
+_OWN = {False: "runtime", True: "settled"}
+"""The name of the time of a model's own rows, by whether the other one is shown too."""
 
-_RANKING = Table("recommendations", Column("", number=True), *_ANSWER)
+_NUMBER, _TYPE = Column("", number=True), Column("device type", folds=True)
+_RANKING = Table("recommendations", _NUMBER, *_ANSWER)
+_RANKING_OF_BOTH = Table("recommendations with both times", _NUMBER, *_ANSWER_OF_BOTH)
+_TYPES = Table("recommendations by type", _NUMBER, _TYPE, *_ANSWER)
+_TYPES_OF_BOTH = Table("recommendations by type with both times", _NUMBER, _TYPE, *_ANSWER_OF_BOTH)
 
-_TYPES = Table("recommendations by type", Column("", number=True), Column("device type", folds=True), *_ANSWER)
+
+def _both(predictions: Sequence[Prediction]) -> bool:
+    """Whether both times are shown: some differ by more than `APART`."""
+    return any(burst_apart(one.runtime_burst_ms, one.runtime_ms) is not None for one in predictions)
 
 
-def _cells(one: Prediction) -> tuple[Any, ...]:
-    low, high = one.runtime_ms_low, one.runtime_ms_high
-    bounds = None if low is None or high is None else f"{low:.4g} – {high:.4g}"
-    return _kernel(one), one.runtime_ms, bounds, one.tflops, one.power_w, one.energy_mj, one.outside
+def _least(objective: Objective, time: Time | None) -> str:
+    return f"least {time} time" if time is not None and objective is Objective.TIME else f"least {objective}"
+
+
+def _cells(one: Prediction, time: Time | None, *, both: bool) -> tuple[Any, ...]:
+    found = one.at(time)
+    assert found is not None, "a ranking has kernels with that time"
+    bounds = None if found.low is None or found.high is None else f"{found.low:.4g} – {found.high:.4g}"
+    other = one.at("settled" if time == "burst" else "burst")
+    others = ((None if other is None else other.ms),) if both else ()
+    return _kernel(one), found.ms, bounds, *others, found.tflops, one.power_w, one.energy_mj, one.outside
 
 
 def _kernel(one: Prediction) -> str:
     return one.configuration.split(" ", 1)[0]
 
 
-def _safe(safe: Prediction, costs_pct: float, first: Prediction) -> str:
+def _safe(safe: Prediction, time: Time | None, costs_pct: float, first: Prediction) -> str:
     if safe.configuration == first.configuration:
         return "The first is also the safe choice: no other kernel has a lower upper bound."
+    found = safe.at(time)
+    assert found is not None
     return (
-        f"Safe choice: {_kernel(safe)}, {safe.runtime_ms:.4g} ms and at most {safe.runtime_ms_high:.4g}. "
+        f"Safe choice: {_kernel(safe)}, {found.ms:.4g} ms and at most {found.high:.4g}. "
         f"If both predictions are right, it is {costs_pct:.1f} % slower than the first."
     )

@@ -28,6 +28,7 @@ def train(request: TrainingRequest, *, as_json: JsonOption = False) -> None:
     Examples:
         farm train
         farm train nvidia-h200 --any-source
+        farm train nvidia-h100 --any-source --protocol aiconfigurator
     """
     with farm_of(settings()) as farm:
         farm.ask(trainings.types, request)  # what cannot be trained needs no broker
@@ -81,3 +82,9 @@ def print_outcomes(outcomes: Mapping[str, TrainingNow]) -> None:
         text = standing(outcome["model_name"], outcome["version"], outcome["alias"], outcome["decision"])
         again = " Nothing was trained: its rows and the code are the same." if outcome["reused"] else ""
         console.print(f"{text}.{again}", markup=False)
+        if left_out := outcome.get("left_out"):
+            others = ", ".join(f"{count:,} of {name}" for name, count in left_out.items())
+            console.print(
+                f"It learned from rows of the protocol {outcome['protocol']}. Rows of other protocols were left out: {others}.",
+                markup=False,
+            )

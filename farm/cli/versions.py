@@ -90,7 +90,7 @@ def _about(model: AnsweringModel) -> Iterator[str]:
         yield f"  {line}"
 
 
-_TARGETS = {"runtime_ms": "time", "power_w": "power", "energy_mj": "energy"}
+_TARGETS = {"runtime_ms": "time", "runtime_burst_ms": "burst time", "power_w": "power", "energy_mj": "energy"}
 
 
 def print_facts(model: ModelLine) -> None:
@@ -104,6 +104,7 @@ def print_facts(model: ModelLine) -> None:
         ("created (UTC)", f"{model.created_at:%Y-%m-%d %H:%M}"),
         ("learned from", f"{_count(model.rows)} rows, {_count(model.configurations)} configurations, "
                          f"{_count(model.shapes)} shapes"),
+        ("with a burst time", f"{_count(model.burst_configurations)} configurations"),
         *(
             [("conditions", "unknown")]
             if model.conditions is None

@@ -181,8 +181,8 @@ def kinds_by_group(engine: Engine, query: CompareQuery) -> Mapping[str, Sequence
 def _protocols(kinds: Sequence[tuple[RowKind, int]]) -> list[Protocol]:
     return [
         Protocol.of(
+            name=kind.protocol,
             l2=kind.l2,
-            timed=bool(kind.timed),
             operands=kind.distribution,
             clocks=kind.clocks,
             source=kind.source,
@@ -236,7 +236,6 @@ def _choose(engine: Engine, query: CompareQuery, predictable: Collection[str], f
             campaigns=bool(ids) or only is not None or filling,
             times=tuple(times),
             days=query.by == "day",
-            protocols=query.predict_from is not None,
             excluded=row_query.excluded_rows(connection),
         )
         known = row_query.kinds(connection, devices, environments, row_filter)

@@ -53,8 +53,6 @@ class RowKind:
     epoch: int | None = None
     # As 2026-05-01, UTC. None unless groups are days.
     day: str | None = None
-    # Whether their stop reason says how the time was measured. None unless protocols are needed.
-    timed: bool | None = None
     rows: int = 0
     # How many of them have `runtime_burst_ms`.
     with_burst: int = 0

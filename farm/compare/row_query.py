@@ -21,7 +21,6 @@ from farm.compare.statistics import Floats, Ints
 from farm.compare.summaries import ComparedDevice
 from farm.db.arrow_columns import Words, coded, keys, numbers, read, storage, words
 from farm.db.device_sessions import OVERLAPPED
-from farm.registry.conditions import RECORDED
 
 _DEVICES = text("""
 SELECT d.id, d.uuid, d.type, h.name, d.facts->>'provenance'
@@ -51,7 +50,6 @@ class RowFilter:
     campaigns: bool = False
     times: tuple[datetime, ...] = ()
     days: bool = False
-    protocols: bool = False
     # SQL conditions, from `excluded_rows`.
     excluded: str = ""
 
@@ -73,8 +71,6 @@ class RowFilter:
             columns["epoch"] = f"width_bucket(r.measured_at, ARRAY[{listed}]::timestamptz[])"
         if self.days:
             columns["day"] = "to_char(r.measured_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
-        if self.protocols:
-            columns["timed"] = f"r.stop_reason <> '{RECORDED}'"
         return columns
 
 

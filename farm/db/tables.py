@@ -564,6 +564,8 @@ class TrainingRow(Base):
     state: Mapped[str] = mapped_column(server_default=TrainingState.REQUESTED)
     # Train on recorded or imported rows too; the model says so.
     any_source: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Train on rows of this protocol; None: the farm's, or the most frequent one where there are none of it.
+    protocol: Mapped[str | None]
     requested_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     sent_at: Mapped[datetime | None]
     # How often a trainer began it, and the last heartbeat of its holder.

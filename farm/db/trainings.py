@@ -25,6 +25,8 @@ class TrainingAttempt:
     number: int  # of the attempt, from 1
     device_type: str
     any_source: bool
+    # The protocol of the rows that it learns from; None: the usual one, see `trainer.table.of_one_protocol`.
+    protocol: str | None = None
     # The learning round that it decides on (`farm.db.learning`); None: it makes a model and registers it.
     lane_id: int | None = None
 
@@ -39,12 +41,15 @@ _TRAININGS = TaskTable(
 )
 
 
-_REQUEST = text("INSERT INTO trainings (device_type, any_source) VALUES (:device_type, :any_source) RETURNING id")
+_REQUEST = text("""
+INSERT INTO trainings (device_type, any_source, protocol) VALUES (:device_type, :any_source, :protocol) RETURNING id
+""")
 
 
-def request(connection: Connection, *, device_type: str, any_source: bool = False) -> int:
+def request(connection: Connection, *, device_type: str, any_source: bool = False, protocol: str | None = None) -> int:
     """Requests a model of a device type and returns the id of the training."""
-    found: int = connection.execute(_REQUEST, {"device_type": device_type, "any_source": any_source}).scalar_one()
+    parameters = {"device_type": device_type, "any_source": any_source, "protocol": protocol}
+    found: int = connection.execute(_REQUEST, parameters).scalar_one()
     return found
 
 
@@ -72,9 +77,9 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
 def start(connection: Connection, training_id: int) -> TrainingAttempt | None:
     """requested → running; None if another trainer has it or it has ended."""
     row = _TRAININGS.start(connection, training_id)
-    return (
-        None if row is None else TrainingAttempt(training_id, row.starts, row.device_type, row.any_source, row.lane_id)
-    )
+    if row is None:
+        return None
+    return TrainingAttempt(training_id, row.starts, row.device_type, row.any_source, row.protocol, row.lane_id)
 
 
 _BEAT = text(f"""
@@ -185,6 +190,7 @@ def due(connection: Connection, *, of_ended: int, whatever_runs: int) -> dict[st
 _TRAINABLE = text("""
 SELECT DISTINCT device_type FROM v_measurements
 WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id) AND (:any_source OR source = 'measured')
+    AND (CAST(:protocol AS text) IS NULL OR protocol = :protocol)
 ORDER BY device_type
 """)
 
@@ -204,6 +210,9 @@ def rows_by_source(connection: Connection, *, campaign_id: int | None) -> dict[s
     return found
 
 
-def trainable_types(connection: Connection, *, campaign_id: int | None, any_source: bool) -> list[str]:
-    """The device types that have measurements, of one campaign or of all."""
-    return list(connection.execute(_TRAINABLE, {"campaign_id": campaign_id, "any_source": any_source}).scalars())
+def trainable_types(
+    connection: Connection, *, campaign_id: int | None, any_source: bool, protocol: str | None = None
+) -> list[str]:
+    """The device types that have measurements, of one campaign or of all, and of one protocol or of all."""
+    parameters = {"campaign_id": campaign_id, "any_source": any_source, "protocol": protocol}
+    return list(connection.execute(_TRAINABLE, parameters).scalars())

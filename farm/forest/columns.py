@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REQUIRED = ("m", "n", "k", "ab", "family")
 WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta")
-OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
+OUTPUTS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
 _KIND = ("family", "ab", "cd", "acc", "layout")

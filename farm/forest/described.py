@@ -8,8 +8,16 @@ from typing import Any
 
 from .arrays import BadFiles, require
 
-FORMAT = 5
+FORMAT = 6
 """The version of `model.json` and its arrays."""
+
+WITHOUT_BURST = 5
+"""The version before: its models have no protocol and no burst time."""
+
+READABLE = (WITHOUT_BURST, FORMAT)
+
+TIMES = ("burst", "settled")
+"""What the runtime of a model may be. None: another time, or not known."""
 
 MAX_BYTES = 1 << 26
 """The maximum size of `model.json`. With a million configurations it has a hundredth of that."""
@@ -47,7 +55,13 @@ _MODEL = {
     "intervals": {_ANY: {"floor": float, "quantiles": {_ANY: float}}},
     "importance": {_ANY: float},
     "energies": _Optional(_ENERGIES),
+    "protocol": str,
+    "time": _Optional(str),
+    "both_times": _Optional(int),
+    "burst_kinds": _Optional([str]),
 }
+_UNSAID = {"protocol": "unknown", "time": None, "both_times": None, "burst_kinds": None}
+"""What models of `WITHOUT_BURST` lack."""
 
 
 def format_of(content: bytes) -> int:
@@ -59,10 +73,17 @@ def format_of(content: bytes) -> int:
 
 
 def description_of(content: bytes) -> dict[str, Any]:
-    """What a `model.json` of this `FORMAT` holds. Raises `BadFiles`."""
+    """What a `model.json` of a `READABLE` format holds, with what older ones lack. Raises `BadFiles`."""
     found = _parsed(content)
-    require(found.get("format") == FORMAT, f"model.json is of format {found.get('format')!r}; this code reads {FORMAT}")
-    _check(found, _MODEL, "model.json")
+    number = found.get("format")
+    require(
+        number in READABLE, f"model.json is of format {number!r}; this code reads {' and '.join(map(str, READABLE))}"
+    )
+    old = number == WITHOUT_BURST
+    _check(found, {name: kind for name, kind in _MODEL.items() if not (old and name in _UNSAID)}, "model.json")
+    found = {**found, **_UNSAID} if old else found
+    require(found["time"] in (None, *TIMES), f"model.json: time is not {' or '.join(TIMES)}")
+    require((found["both_times"] or 0) >= 0, "model.json: both_times is negative")
     _check_indices(found["vocabulary"], found["card"])
     return found
 

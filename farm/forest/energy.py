@@ -62,13 +62,17 @@ class Energies:
 
     def power_w(self, efforts: Efforts, runtime_ms: Floats, card: Card) -> Floats:
         """The power of rows [rows] that take so long, at most the card's limit."""
+        return np.fmin(self.unlimited_w(efforts, runtime_ms), card.power_w)
+
+    def unlimited_w(self, efforts: Efforts, runtime_ms: Floats) -> Floats:
+        """What such rows would draw if no limiter held the card."""
         energy_pj = (
             efforts.kind.map(lambda name: self.operation_pj.get(name, 0.0)) * efforts.flops
             + self.memory_pj * efforts.bytes
             + efforts.family.map(lambda name: self.l2_pj.get(name, 0.0)) * efforts.l2_bytes
         )
         found: Floats = self.card_w + self.busy_w * efforts.busy + energy_pj * (W_PER_PJ_PER_MS / runtime_ms)
-        return np.fmin(found, card.power_w)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

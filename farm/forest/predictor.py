@@ -1,4 +1,4 @@
-"""From raw columns to runtime, power, energy and rate: what a registered model computes."""
+"""From raw columns to times, power, energy and rate: what a registered model computes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arrays import BadFiles, Expected, read_arrays, require
+from .burst import Bursts, inputs
 from .card import Card
 from .choice import Choices
 from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table
@@ -161,6 +162,12 @@ class Predictor:
     timing: Timing = field(default_factory=Timing.none)
     choices: Choices = field(default_factory=Choices.none)
     energies: Energies | None = None
+    # The protocol of the rows, and what `runtime_ms` is by it: "burst", "settled", or None for another time.
+    protocol: str = "unknown"
+    time: str | None = None
+    # Configurations with both times (None: not known), and what was learned from them, where they are enough.
+    both_times: int | None = None
+    bursts: Bursts | None = None
 
     @property
     def device_type(self) -> str:
@@ -176,12 +183,12 @@ class Predictor:
         return found
 
     def predicted(self, frame: Mapping[str, Any] | pd.DataFrame, *, claim: float = CLAIM) -> dict[str, Any]:
-        """runtime_ms, power_w, energy_mj and tflops of each row with the bounds that hold a measurement with the probability
-        that is claimed, how far the row lies from the nearest measured problem, and why it lies outside what was measured.
+        """`OUTPUTS` of each row with the bounds that hold a measurement with the probability that is claimed, how far the row lies
+        from the nearest measured problem, and why it lies outside what was measured.
 
         `frame` is a table, or a mapping of columns to sequences. Power and energy are NaN where no power was learned of such rows,
-        and bounds where no interval was calibrated. Energy is power x time x slowdown and the rate is flops / time, so the
-        four never contradict one another. Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
+        the burst time where no such was, and bounds where no interval was calibrated. Energy is power x time x slowdown and the rate
+        is flops / time, so they never contradict one another. Raises ValueError for rows that the model cannot know; see `Vocabulary.complete`.
         """
         rows = self.vocabulary.complete(frame)
         parts = [self._predicted(part, claim) for part in rows.parts(ROWS_AT_ONCE)]
@@ -225,8 +232,10 @@ class Predictor:
         power_w = np.where(self.vocabulary.powered(rows), np.exp(logs[POWER]) * reference_w, np.nan)
         if self.card.power_w > 0:
             power_w = np.minimum(power_w, self.card.power_w)
+        burst_ms, apart = self._burst(rows, seen, runtime_ms, spreads[RUNTIME])
         outputs = {
             "runtime_ms": runtime_ms,
+            "runtime_burst_ms": burst_ms,
             "power_w": power_w,
             "energy_mj": power_w * runtime_ms * np.exp(logs[SLOWDOWN]),
             "tflops": seen.flops / runtime_ms / 1e9,
@@ -234,7 +243,23 @@ class Predictor:
         # Time and power come from forests of their own: their errors are taken as independent.
         time = spreads[RUNTIME]
         energy = np.sqrt(time**2 + spreads[POWER] ** 2 + spreads[SLOWDOWN] ** 2)
-        return outputs, {"runtime_ms": time, "power_w": spreads[POWER], "energy_mj": energy, "tflops": time}
+        return outputs, {
+            "runtime_ms": time,
+            "runtime_burst_ms": apart,
+            "power_w": spreads[POWER],
+            "energy_mj": energy,
+            "tflops": time,
+        }
+
+    def _burst(self, rows: Configurations, seen: Seen, runtime_ms: Floats, spread: Floats) -> tuple[Floats, Floats]:
+        """The burst time of each row and its spread; NaN where it is not known."""
+        if self.time == "burst":
+            return runtime_ms, spread
+        if self.bursts is None:
+            nothing = np.full(len(runtime_ms), np.nan)
+            return nothing, nothing
+        log_ratio, apart = self.bursts.log_ratio(inputs(seen, self.features, self.energies, self.card), rows.kinds)
+        return runtime_ms * np.exp(log_ratio), np.sqrt(spread**2 + apart**2)
 
     @cached_property
     def _grove(self) -> Grove:
@@ -268,7 +293,7 @@ class Predictor:
 
     def save(self, folder: Path) -> None:
         """Writes `model.json`, the constants of kernels' times, the kernels of libraries, the measured problems, and one `.npz` for
-        each forest."""
+        each forest, with that of the burst time where it has one."""
         folder.mkdir(parents=True, exist_ok=True)
         description: dict[str, Any] = {
             "format": FORMAT,
@@ -282,6 +307,10 @@ class Predictor:
             },
             "importance": dict(self.importance),
             "energies": None if self.energies is None else self.energies.to_json(),
+            "protocol": self.protocol,
+            "time": self.time,
+            "both_times": self.both_times,
+            "burst_kinds": None if self.bursts is None else list(self.bursts.kinds),
         }
         # Not sorted: kernels have the order of their family's parameters.
         (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
@@ -296,6 +325,8 @@ class Predictor:
         )
         for targets, trees in self.forests.items():
             trees.save(folder / _file_of(targets))
+        if self.bursts is not None:
+            self.bursts.trees.save(folder / _BURST)
 
     @classmethod
     def load(cls, folder: Path) -> Predictor:
@@ -326,6 +357,11 @@ class Predictor:
             each: Trees.read(content(_file_of(each)), _file_of(each), features=len(features), outputs=len(each))
             for each in learned
         }
+        bursts = None
+        if described["burst_kinds"] is not None:
+            # It looks at the overload too.
+            trees = Trees.read(content(_BURST), _BURST, features=len(features) + 1, outputs=1)
+            bursts = Bursts(trees, tuple(described["burst_kinds"]))
         made = cls(
             Card.from_json(described["card"]),
             Vocabulary.from_json(described["vocabulary"], _problems(content(_PROBLEMS))),
@@ -336,6 +372,10 @@ class Predictor:
             Timing.read(content(_TIMING), _TIMING),
             Choices.read(content(_CHOICES), _CHOICES),
             None if described["energies"] is None else Energies.from_json(described["energies"]),
+            described["protocol"],
+            described["time"],
+            described["both_times"],
+            bursts,
         )
         made._check()
         return made
@@ -369,7 +409,7 @@ def _problems(content: bytes) -> dict[str, Array]:
 
 
 DESCRIPTION = "model.json"
-_TIMING, _CHOICES, _PROBLEMS = "timing.npz", "choices.npz", "problems.npz"
+_TIMING, _CHOICES, _PROBLEMS, _BURST = "timing.npz", "choices.npz", "problems.npz", "burst.npz"
 
 
 def _file_of(targets: tuple[str, ...] | list[str]) -> str:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         CHALLENGER,
         CHAMPION,
         ERRORS,
-        OUTPUTS,
         ModelInfo,
         answering_model,
         answering_models,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         signed_files,
         unpack,
     )
+    from farm.registry.outputs import OUTPUTS
     from farm.registry.predictions import (
         ANSWERS,
         Prediction,

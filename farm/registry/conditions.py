@@ -12,19 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from farm.measurement import Source
+from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 
 TAG = "conditions"
 """The tag of a model version that holds its conditions as JSON."""
 
-UNKNOWN = "unknown"
-BURST = "burst"
-"""The time of a short run that ends before a power limiter settles, as `runtime_ms` of the farm's own rows."""
-
+UNKNOWN = UNKNOWN_PROTOCOL
 OWN_ROWS = "measured by gemm-farm"
 """Start of the provenance of the farm's own exports."""
-
-RECORDED = "recorded"
-"""The stop reason of rows whose file does not say how the time was measured."""
 
 MAX_LISTED = 6
 """Sources, protocols and drivers listed individually: MLflow's older stores keep 5,000 characters of a tag."""
@@ -53,8 +48,8 @@ class RowSource:
 class Protocol:
     """One way in which rows were measured. A part that the rows do not record is `unknown`."""
 
+    name: str  # of `farm.protocols`: the rules by which times were taken
     l2: str  # cold or warm, before each sample
-    time: str  # burst
     operands: str  # their distribution, as uniform
     clocks: str  # default, locked:<MHz>, governor:<name>
     # The origin of the rows, where a part is unknown: two such protocols are equal only if their origin is.
@@ -65,8 +60,8 @@ class Protocol:
     def of(
         cls,
         *,
+        name: str,
         l2: str | None,
-        timed: bool,
         operands: str | None,
         clocks: str | None,
         source: str | None,
@@ -76,14 +71,12 @@ class Protocol:
         """The protocol of rows with these columns.
 
         Args:
-            timed: Whether their stop reason says how the time was measured: it is not `RECORDED`, and not missing.
             provenance: What their file says about itself. None for rows that this farm measured.
         """
         own = source == Source.MEASURED or (provenance or "").startswith(OWN_ROWS)
-        burst = timed or (own and source != Source.MEASURED)
         parts = {
+            "name": name,
             "l2": l2 or UNKNOWN,
-            "time": BURST if burst else UNKNOWN,
             "operands": operands or UNKNOWN,
             "clocks": clocks or UNKNOWN,
         }
@@ -93,16 +86,24 @@ class Protocol:
     @property
     def key(self) -> tuple[str, ...]:
         """What must be equal for two models to be ranked together."""
-        return (self.l2, self.time, self.operands, self.clocks, self.method or "")
+        return (self.name, self.l2, self.operands, self.clocks, self.method or "")
 
     def __str__(self) -> str:
-        parts = {"L2": self.l2, "time": self.time, "operands": self.operands, "clocks": self.clocks}
+        parts = {"protocol": self.name, "L2": self.l2, "operands": self.operands, "clocks": self.clocks}
         known = [_PARTS[name].format(value) for name, value in parts.items() if value != UNKNOWN]
         unknown = [name for name, value in parts.items() if value == UNKNOWN]
         return ", ".join([*known, *([f"unknown: {', '.join(unknown)}"] if unknown else [])])
 
 
-_PARTS = {"L2": "{} L2", "time": "{} time", "operands": "{} operands", "clocks": "clocks {}"}
+def _with_name(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored protocol. Those of before protocols had names say `time: burst` for the farm's own rows."""
+    if "time" not in stored:
+        return stored
+    name = ProtocolName.FARM if stored["time"] == "burst" else UNKNOWN
+    return {"name": str(name), **{part: value for part, value in stored.items() if part != "time"}}
+
+
+_PARTS = {"protocol": "{}", "L2": "{} L2", "operands": "{} operands", "clocks": "clocks {}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class Conditions:
                 **{
                     **found,
                     "sources": tuple(RowSource(**each) for each in found["sources"]),
-                    "protocols": tuple(Protocol(**each) for each in found["protocols"]),
+                    "protocols": tuple(Protocol(**_with_name(each)) for each in found["protocols"]),
                 }
             )
         except (ValueError, TypeError, KeyError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from farm.registry.models import OUTPUTS, TEST_SET
+from farm.registry.models import TEST_SET
+from farm.registry.outputs import OUTPUTS
 from farm.registry.version_details import Metrics
 
 FOLDS_ARE = "interpolation inside the training table"

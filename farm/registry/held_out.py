@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
 from farm.kernels import Configuration
-from farm.registry.models import OUTPUTS, ModelInfo, load, signed_files
+from farm.registry.models import ModelInfo, load, signed_files
+from farm.registry.outputs import OUTPUTS
 from farm.registry.predictions import predict_table, raw_columns
 from farm.registry.trust import Trust
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from farm.forest.predictor import Predictor
+    from farm.protocols import Time
     from farm.registry.models import ModelInfo
 
 
@@ -39,6 +40,27 @@ class Model:
         """The measured types, layouts and kernels of each family: see `Vocabulary.measured`."""
         return self._predictor.vocabulary.measured()
 
+    def require_time(self, time: Time | None) -> None:
+        """Raises `NotPredictable` unless the model knows that time; None is the time of its own rows."""
+        predictor = self._predictor
+        # Models of older versions do not say which time theirs is.
+        own = time in (None, predictor.time) or (time == "settled" and predictor.both_times is None)
+        if own or (time == "burst" and predictor.bursts is not None):
+            return
+        again = f"`farm train {predictor.device_type}`"
+        if predictor.both_times is None:
+            why = f"an older version of the farm trained it. Train it again: {again}"
+        elif predictor.time != "settled":
+            why = f"it learned from rows of the protocol {predictor.protocol}, whose times are {predictor.time or 'neither burst nor settled times'}"
+        else:
+            from farm.forest.burst import BURST_ROWS
+
+            why = (
+                f"{predictor.both_times:,} of the configurations that it learned from have a burst time "
+                f"(the column runtime_burst_ms), and a model needs {BURST_ROWS}. Measure more by the protocol farm, then run {again}"
+            )
+        raise NotPredictable(why=f"the model does not know {time} times: {why}")
+
     def answers(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         """Output columns of rows of raw columns. Raises `NotPredictable`."""
         # Only the model's columns, in its order.
@@ -60,13 +82,16 @@ class Model:
 def predictor_of(model: ModelInfo, files: Mapping[str, bytes]) -> Predictor:
     """The predictor of a version's arrays. Raises `ModelUnreadable`."""
     from farm.forest.arrays import BadFiles
-    from farm.forest.described import FORMAT, format_of
+    from farm.forest.described import READABLE, format_of
     from farm.forest.predictor import DESCRIPTION, Predictor
 
     try:
         found = format_of(files.get(DESCRIPTION, b""))
-        if found != FORMAT:
-            raise BadFiles(f"its arrays are of format {found}, and this version of the farm reads format {FORMAT}")
+        if found not in READABLE:
+            formats = " and ".join(map(str, READABLE))
+            raise BadFiles(
+                f"its arrays are of format {found}, and this version of the farm reads the formats {formats}"
+            )
         return Predictor.read(files)
     except BadFiles as error:
         made_by = f"version {model.code_version}" if model.code_version else "an unknown version"

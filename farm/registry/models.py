@@ -22,12 +22,10 @@ from farm.registry.local_registry import versions_in_file
 from farm.registry.manifest import MAX_FILES, is_safe
 from farm.registry.mlflow_client import first_line, has_been_used, registry_client
 from farm.registry.model_names import PREFIX, model_name
+from farm.registry.outputs import OUTPUTS
 from farm.registry.promotion_verdict import PromotionVerdict
 from farm.registry.trust import Signature, Trust
 from farm.settings import settings
-
-OUTPUTS = ("runtime_ms", "power_w", "energy_mj", "tflops")
-"""The predicted columns. Energy is per GEMM; power and energy are NaN where power was never measured."""
 
 ERRORS = {"median_error_pct": "median error %", "mean_error_pct": "mean %", "p90_error_pct": "90th percentile %"}
 """The displayed error metrics of a target, and their labels."""
@@ -90,6 +88,8 @@ class ModelInfo:
     signature: Signature | None
     # Target -> metric -> error in percent, in the quoted evaluation.
     errors: dict[str, dict[str, float]]
+    # Configurations with a burst time. None for versions of before there was one.
+    burst_configurations: int | None = None
 
     @property
     def tested_on(self) -> str:
@@ -290,6 +290,7 @@ def _info(version: Any, aliases: Sequence[str]) -> ModelInfo:
         rows=whole("rows"),
         configurations=whole("configurations"),
         shapes=whole("shapes"),
+        burst_configurations=whole("burst_configurations"),
         sources=tags.get("sources"),
         table_hash=tags.get("table_hash"),
         quoted=tags.get(QUOTED_TAG, "unseen_shapes"),

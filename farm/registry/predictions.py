@@ -10,15 +10,17 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadInput, BadKernelParameter, MissingColumns, TooManyColumns
+from farm.errors import BadInput, BadKernelParameter, MissingColumns, NotPredictable, TooManyColumns
 from farm.kernels import FAMILIES, Configuration
 from farm.memory_limit import READING_BYTES, MemoryBound
 from farm.registry.loaded_model import Model
 from farm.registry.mlflow_client import first_line
-from farm.registry.models import OUTPUTS
+from farm.registry.outputs import OUTPUTS
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from farm.protocols import Time
 
 BOUNDS = tuple(f"{output}_{bound}" for output in OUTPUTS for bound in ("low", "high"))
 """Bounds of a measurement in nine of ten cases; NaN where a model had too few rows to calibrate."""
@@ -29,19 +31,23 @@ OUTSIDE = "outside"
 DISTANCE = "distance_octaves"
 """Distance from a configuration's problem to the nearest measured one of its family and types."""
 
+TIME_COLUMNS: Mapping[str | None, str] = {None: "runtime_ms", "settled": "runtime_ms", "burst": "runtime_burst_ms"}
+"""The predicted column of a time, in models that know it: see `Model.require_time`."""
+
 ANSWERS = (*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A prediction for one configuration. Power and energy are None without a learned power, and bounds without calibration;
-    see `BOUNDS`, `DISTANCE` and `OUTSIDE`."""
+    """A prediction for one configuration. Power and energy are None without a learned power, the burst time without a learned one,
+    and bounds without calibration; see `BOUNDS`, `DISTANCE` and `OUTSIDE`. `farm.registry.outputs` defines each."""
 
     configuration: str
     runtime_ms: float
     power_w: float | None
     energy_mj: float | None
     tflops: float
+    runtime_burst_ms: float | None = None
     runtime_ms_low: float | None = None
     runtime_ms_high: float | None = None
     power_w_low: float | None = None
@@ -50,19 +56,45 @@ class Prediction:
     energy_mj_high: float | None = None
     tflops_low: float | None = None
     tflops_high: float | None = None
+    runtime_burst_ms_low: float | None = None
+    runtime_burst_ms_high: float | None = None
     distance_octaves: float | None = None
     outside: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def at(self, time: Time | None) -> PredictedTime | None:
+        """One of both times with its bounds and rate; None where it is not known. Without a time, that of the model's own rows."""
+        name = TIME_COLUMNS[time]
+        ms = getattr(self, name)
+        if ms is None:
+            return None
+        low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
+        return PredictedTime(ms=ms, low=low, high=high, tflops=self.tflops * self.runtime_ms / ms)
 
-def predict(model: Model, configurations: Sequence[Configuration]) -> list[Prediction]:
-    """Predicts each configuration. Raises `NotPredictable` with the families, types and layouts that the model knows."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedTime:
+    """A predicted time in ms, and the rate that follows from it."""
+
+    ms: float
+    low: float | None
+    high: float | None
+    tflops: float
+
+
+def predict(model: Model, configurations: Sequence[Configuration], *, time: Time | None = None) -> list[Prediction]:
+    """Predicts each configuration. Raises `NotPredictable` with the families, types and layouts that the model knows, and where
+    it does not know that time."""
+    model.require_time(time)
     if not configurations:
         return []
     rows = [raw_columns(each) for each in configurations]
     columns = model.answers(rows)
+    for row, ms in zip(rows, columns[TIME_COLUMNS[time]], strict=True):
+        if math.isnan(ms):
+            raise NotPredictable(why=_unknown_time(time, row))
     outputs = [{name: columns[name][i] for name in ANSWERS} for i in range(len(rows))]
     return [
         Prediction(configuration=each.canonical, **_without_gaps(row))
@@ -70,13 +102,22 @@ def predict(model: Model, configurations: Sequence[Configuration]) -> list[Predi
     ]
 
 
-def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table") -> pd.DataFrame:
+def _unknown_time(time: Time | None, row: Mapping[Any, Any]) -> str:
+    types = ":".join(str(row.get(name)) for name in ("ab", "cd", "acc"))
+    return f"no {time} time of {row['family']} with {types} was measured"
+
+
+def predict_table(
+    model: Model, table: pd.DataFrame, *, path: str = "the table", time: Time | None = None
+) -> pd.DataFrame:
     """The columns of `table` that the model reads, and those of `ANSWERS`.
 
     Kernel parameters are separate columns, or one column `parameters` of JSON text as in exported results.
-    Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned.
+    Raises `MissingColumns`, and `NotPredictable` for values that the model has not learned, and where it does not know that time.
     """
     from farm.forest.columns import REQUIRED
+
+    model.require_time(time)
 
     wide = _spread_parameters(table, path)
     missing = [name for name in REQUIRED if name not in wide]
@@ -85,7 +126,12 @@ def predict_table(model: Model, table: pd.DataFrame, *, path: str = "the table")
     raw = wide[[name for name in model.raw_columns if name in wide]].dropna(axis="columns", how="all")
     _require_single_values(raw, path)
     _check_parameters(raw, path)
-    return raw.join(model.predict(raw)[list(ANSWERS)])
+    predicted = model.predict(raw)[list(ANSWERS)]
+    unknown = predicted.index[predicted[TIME_COLUMNS[time]].isna()]
+    if len(unknown):
+        why = _unknown_time(time, raw.loc[unknown[0]].to_dict())
+        raise NotPredictable(why=f"{path}, row {unknown[0]}: {why}")
+    return raw.join(predicted)
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

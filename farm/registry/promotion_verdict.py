@@ -14,6 +14,7 @@ class PromotionTest(StrEnum):
     """The tests of a promotion, in their order: see docs/models.md."""
 
     LEAK = "leak"
+    PROTOCOL = "protocol"
     BASELINE = "baseline"
     KINDS = "kinds"
     CHAMPION = "champion"
@@ -52,6 +53,8 @@ class PromotionVerdict:
             return f"It passed the test against {self.against}."
         if self.test is PromotionTest.LEAK:
             return "Its errors are not reliable: see the decision."
+        if self.test is PromotionTest.PROTOCOL:
+            return f"Its rows are of another protocol than those of {self.against}."
         if self.test is PromotionTest.KINDS:
             return f"It does not know every kind of row that {self.against} predicts."
         if self.score is None or self.against_score is None or self.needed_score is None:
@@ -77,5 +80,7 @@ def remedy(*, name: str, version: str, device_type: str, sound: bool | None, ver
         return promote
     if verdict is not None and verdict.test is PromotionTest.LEAK:
         return f"Train it again: `farm train {device_type}`. {promote}"
+    if verdict is not None and verdict.test is PromotionTest.PROTOCOL:
+        return promote
     more = f"Measure more shapes on {device_type}, with nothing else running on it, and then run `farm train {device_type}`."
     return f"{more} {promote}"

@@ -14,6 +14,7 @@ from farm.errors import BadInput, NotPredictable
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
+from farm.protocols import Time
 from farm.registry.loaded_model import Model
 from farm.registry.predictions import Prediction, predict
 from farm.vendors import kind_named_by
@@ -29,15 +30,15 @@ class Objective(StrEnum):
     ENERGY = "energy"
     EDP = "edp"
 
-    def of(self, prediction: Prediction) -> float | None:
-        """ms, mJ, or their product; None without a learned power."""
-        return self._of(prediction.runtime_ms, prediction.energy_mj)
+    def of(self, prediction: Prediction, time: Time | None = None) -> float | None:
+        """ms of that time, mJ, or their product; None without a learned power or time."""
+        found = prediction.at(time)
+        return None if found is None else self._of(found.ms, prediction.energy_mj)
 
-    def at_most(self, prediction: Prediction) -> float | None:
+    def at_most(self, prediction: Prediction, time: Time | None = None) -> float | None:
         """The same from the upper bounds; None without bounds."""
-        if prediction.runtime_ms_high is None:
-            return None
-        return self._of(prediction.runtime_ms_high, prediction.energy_mj_high)
+        found = prediction.at(time)
+        return None if found is None or found.high is None else self._of(found.high, prediction.energy_mj_high)
 
     def _of(self, runtime_ms: float, energy_mj: float | None) -> float | None:
         if self is Objective.TIME:
@@ -53,6 +54,8 @@ class Recommendation:
 
     problem: str
     objective: Objective
+    # Which of both times the ranking is by. None: that of the model's own rows.
+    time: Time | None
     # Number of kernels that the card can run; the ranking has the best of them.
     kernels: int
     ranking: tuple[Prediction, ...]
@@ -67,6 +70,7 @@ def recommend(
     *,
     families: Sequence[str] = (),
     objective: Objective = Objective.TIME,
+    time: Time | None = None,
     top: int = 10,
     unmeasured: bool = False,
 ) -> Recommendation:
@@ -74,8 +78,9 @@ def recommend(
 
     Candidates are kernels that were measured in the problem's types on any problem. With `unmeasured` they are all
     combinations of measured parameter values; the first of many uncertain candidates is then likely a wrong prediction. Raises
-    `NotPredictable` for a problem that the model does not know, without candidates, and without a model of the objective.
+    `NotPredictable` for a problem or a time that the model does not know, without candidates, and without a model of the objective.
     """
+    model.require_time(time)
     known = model.families
     unknown = sorted(set(families) - set(known))
     if unknown:
@@ -90,19 +95,22 @@ def recommend(
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
         raise NotPredictable(why=f"no measured kernel can run {problem.shape} on the card")
-    predictions = predict(model, found)
-    predictions = [one for one in predictions if objective.of(one) is not None]
+    timed = [one for one in predict(model, found) if one.at(time) is not None]
+    if not timed:
+        raise NotPredictable(why=f"no {time} time of such kernels was measured")
+    predictions = [one for one in timed if objective.of(one, time) is not None]
     if not predictions:
         raise NotPredictable(why=f"no power of such kernels was measured, which ranking by {objective} needs")
-    ranking = sorted(predictions, key=lambda one: objective.of(one) or math.inf)
-    safe = min(ranking, key=lambda one: objective.at_most(one) or math.inf)
-    bounded = objective.at_most(safe) is not None
-    least, costs = objective.of(ranking[0]), objective.of(safe)
+    ranking = sorted(predictions, key=lambda one: objective.of(one, time) or math.inf)
+    safe = min(ranking, key=lambda one: objective.at_most(one, time) or math.inf)
+    bounded = objective.at_most(safe, time) is not None
+    least, costs = objective.of(ranking[0], time), objective.of(safe, time)
     assert least is not None
     assert costs is not None
     return Recommendation(
         problem=str(Configuration(problem, Kernel.of(fitting[0]))).split(" ", 1)[1],
         objective=objective,
+        time=time,
         kernels=len(ranking),
         ranking=tuple(ranking[:top]),
         safe=safe if bounded else None,

@@ -43,6 +43,7 @@ def upgrade() -> None:
     added = ", ".join(f"ADD COLUMN {name} {kind}" for name, kind in _ADDED.items())
     op.execute(f"ALTER TABLE measurements {added}")
     op.execute("ALTER TABLE measurements ALTER COLUMN protocol DROP DEFAULT")
+    op.execute("ALTER TABLE trainings ADD COLUMN protocol text")
     op.execute("SET LOCAL farm.deleting = 'on'")  # rows may change, see append_only.sql
     op.execute(
         "UPDATE measurements SET protocol = 'unknown' "
@@ -59,6 +60,7 @@ def downgrade() -> None:
     _allow("invalid", "unsupported", "failed", "killed")
     dropped = ", ".join(f"DROP COLUMN {name}" for name in _ADDED)
     op.execute(f"ALTER TABLE measurements {dropped}")
+    op.execute("ALTER TABLE trainings DROP COLUMN protocol")
     _rename("settled", "sustained")
 
 

@@ -29,7 +29,7 @@ from trainer.registry import train_and_register
 
 H, L, NEVER = "nvidia-h200", "nvidia-l40s", "nvidia-b200"
 UNKNOWN = "nvidia-a100-sxm4-80gb"
-PROTOCOL = {"l2": "cold", "stop_reason": "converged", "distribution": "uniform", "clock_policy": "default"}
+PROTOCOL = {"protocol": "farm", "l2": "cold", "distribution": "uniform", "clock_policy": "default"}
 """Of the rows that models learned from and of those that are compared, unless a test has others."""
 SIZES = (256, 512, 1024)
 CONFIGURATIONS = [
@@ -171,13 +171,13 @@ def test_intervals_and_verdicts_hold_the_bounds_of_the_model(engine: Engine, uri
 @pytest.mark.parametrize(
     ("kind", "changes", "of_model", "of_rows"),
     [
-        (L, {"l2": "warm"}, "cold L2, burst time, uniform operands, clocks default", "warm L2, burst time"),
-        (L, {"stop_reason": "recorded"}, "cold L2, burst time", "clocks default, unknown: time"),
+        (L, {"l2": "warm"}, "farm, cold L2, uniform operands, clocks default", "farm, warm L2"),
+        (L, {"protocol": "nvbench"}, "(farm, cold L2", "(nvbench, cold L2"),
         (L, {"distribution": "zeros"}, "uniform operands", "zeros operands"),
         (L, {"clock_policy": "locked:1500"}, "clocks default", "clocks locked:1500"),
-        (UNKNOWN, {}, "unknown: L2, time, operands, clocks", "cold L2, burst time"),
+        (UNKNOWN, {}, "farm, unknown: L2, operands, clocks", "farm, cold L2"),
     ],
-    ids=["another L2", "a time of unknown kind", "other operands", "other clocks", "a model of unknown protocol"],
+    ids=["another L2", "another protocol", "other operands", "other clocks", "a model of unknown protocol"],
 )
 def test_a_model_of_another_protocol_predicts_nothing_unless_protocols_are_mixed(
     command: Command, put: Put, kind: str, changes: dict[str, object], of_model: str, of_rows: str
@@ -219,15 +219,15 @@ def test_sources_and_protocol_of_the_model_stand_beside_what_it_predicts(command
     put(card(1, kind=H), truth(1.0), configurations=CONFIGURATIONS)
     for line in (
         f"training data of gemm-forest-{NEVER} v1\n  rows: 81 imported\n",
-        "  protocol: cold L2, burst time, uniform operands, clocks default\n",
+        "  protocol: farm, cold L2, uniform operands, clocks default\n",
         "  measured: 81 rows without a date\n",
     ):
         assert line in command("compare", H, NEVER, "--predict").stdout
     mixed = command("compare", H, UNKNOWN, "--predict", "--mix-protocols").stdout
-    assert "  protocol: unknown: L2, time, operands, clocks\n" in mixed
+    assert "  protocol: farm, unknown: L2, operands, clocks\n" in mixed
     found = json.loads(command("compare", H, NEVER, "--predict", "--json").stdout)
     (protocol,) = found["sides"][0]["forecast"]["conditions"]["protocols"]
-    assert (protocol["l2"], protocol["time"], protocol["rows"]) == ("cold", "burst", 81)
+    assert (protocol["name"], protocol["l2"], protocol["rows"]) == ("farm", "cold", 81)
 
 
 def test_a_challenger_that_predicts_is_labelled(command: Command, uri: str, put: Put) -> None:

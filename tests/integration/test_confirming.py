@@ -106,5 +106,5 @@ def test_it_is_the_same_through_the_api(
 
 
 def test_what_has_no_times_to_compare_is_refused(farm: Command) -> None:
-    refused(farm("recommend", "700", "--confirm", "--objective", "energy"), 2, "--confirm compares times")
-    refused(farm("recommend", "700", "--confirm", "--every-type"), 2, "--confirm compares times")
+    refused(farm("recommend", "700", "--confirm", "--objective", "energy"), 2, "--confirm compares settled times")
+    refused(farm("recommend", "700", "--confirm", "--every-type"), 2, "--confirm compares settled times")

@@ -170,7 +170,7 @@ def test_the_registry_lists_the_model_and_predict_uses_it(farm: Farm, report: An
     # Where the last-level cache is very large, small problems cannot be rotated out of it: they are a protocol of their own.
     protocols = by["conditions"]["protocols"]
     assert sum(one["rows"] for one in protocols) == 12
-    assert {(one["time"], one["operands"]) for one in protocols} == {("burst", "uniform")}
+    assert {(one["name"], one["operands"]) for one in protocols} == {("farm", "uniform")}
     assert {one["l2"] for one in protocols} == {row["l2"] for row in farm.json("results", "--campaign", "whole-loop")}
     farm("models", "promote", model["name"], "1", "--force")
     answer = farm.json("predict", "blas(threads=1) 100x100x100 f32")

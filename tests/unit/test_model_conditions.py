@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -14,7 +15,7 @@ from trainer.conditions import conditions_of
 PUBLISHED = {
     "source": "imported",
     "l2": "unknown",
-    "stop_reason": "recorded",
+    "protocol": "unknown",
     "distribution": "unknown",
     "clock_policy": None,
     "power_source": None,
@@ -27,7 +28,7 @@ PUBLISHED = {
 MEASURED = {
     "source": "measured",
     "l2": "cold",
-    "stop_reason": "converged",
+    "protocol": "farm",
     "distribution": "uniform",
     "clock_policy": "default",
     "power_source": "nvml-samples",
@@ -49,7 +50,7 @@ def published(rows: int = 3, **changes: object) -> pd.DataFrame:
 def test_rows_of_the_farm_tell_protocol_power_driver_and_dates() -> None:
     assert conditions_of(measured()).lines() == [
         "rows: 4 measured",
-        "protocol: cold L2, burst time, uniform operands, clocks default",
+        "protocol: farm, cold L2, uniform operands, clocks default",
         "power: nvml-samples",
         "driver: 580.1",
         "measured: 2026-11-01 to 2026-11-04",
@@ -59,7 +60,7 @@ def test_rows_of_the_farm_tell_protocol_power_driver_and_dates() -> None:
 def test_rows_of_published_tables_name_their_file_and_what_they_do_not_tell() -> None:
     assert conditions_of(published()).lines() == [
         "rows: 3 imported from cards.parquet (somebody's tables)",
-        "protocol: unknown: L2, time, operands, clocks",
+        "protocol: unknown: protocol, L2, operands, clocks",
         "power: none",
         "driver: unknown",
         "measured: 3 rows without a date",
@@ -67,15 +68,13 @@ def test_rows_of_published_tables_name_their_file_and_what_they_do_not_tell() ->
 
 
 def test_exports_of_the_farm_that_are_recorded_or_imported_keep_its_protocol() -> None:
-    exported = measured().assign(
-        source="recorded", stop_reason="recorded", file="h200.parquet", provenance="measured by gemm-farm 0.1.0 on vm"
-    )
+    exported = measured().assign(source="recorded", file="h200.parquet", provenance="measured by gemm-farm 0.1.0 on vm")
     assert protocol_groups([conditions_of(measured()), conditions_of(exported)]) == [0, 0]
 
 
 def test_a_table_that_tells_nothing_is_unknown_throughout() -> None:
-    found = conditions_of(tiled_table((64, 128)))
-    assert [str(one) for one in found.protocols] == ["unknown: L2, time, operands, clocks"]
+    found = conditions_of(tiled_table((64, 128)).assign(source="imported"))
+    assert [str(one) for one in found.protocols] == ["unknown: protocol, L2, operands, clocks"]
     assert found.dates == f"{found.undated_rows:,} rows without a date"
 
 
@@ -84,6 +83,14 @@ def test_conditions_survive_a_tag_and_what_is_no_tag_is_unknown() -> None:
     assert Conditions.from_tag(found.to_tag()) == found
     for broken in (None, "", "{", "[]", "{}", '{"sources": 1}'):
         assert Conditions.from_tag(broken) is None
+
+
+def test_tags_of_before_protocols_had_names_are_the_farms_where_they_say_burst() -> None:
+    found = conditions_of(pd.concat([measured(), published()]))
+    stored = json.loads(found.to_tag())
+    for one in stored["protocols"]:
+        one["time"] = "burst" if one.pop("name") == "farm" else "unknown"
+    assert Conditions.from_tag(json.dumps(stored)) == found
 
 
 def test_many_files_drivers_and_long_texts_fit_into_a_tag() -> None:
@@ -101,6 +108,8 @@ def test_models_of_other_protocols_or_unknown_ones_are_not_ranked_together() -> 
     own, tables = conditions_of(measured()), conditions_of(published())
     warm = conditions_of(measured().assign(l2="warm"))
     others = conditions_of(published(provenance="other tables"))
+    nvbench = conditions_of(measured().assign(protocol="nvbench"))
+    assert protocol_groups([own, nvbench, own]) == [0, 1, 0]
     assert protocol_groups([own, tables, warm, own, tables, others]) == [0, 1, 2, 0, 1, 3]
     nobody = conditions_of(published(provenance=None))
     assert protocol_groups([None, own, None, nobody, nobody]) == [0, 1, 2, 3, 4]

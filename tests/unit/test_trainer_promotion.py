@@ -172,7 +172,7 @@ def test_baselines_do_not_see_the_rows_that_they_predict() -> None:
     absurd.loc[fold == 0, ["runtime_ms", "power_w"]] = 1e6
     for name, plain in baselines(configured, fold).items():
         pd.testing.assert_frame_equal(plain[fold == 0], baselines(absurd, fold)[name][fold == 0])
-        assert plain.notna().all(axis=None)
+        assert plain[["runtime_ms", "power_w"]].notna().all(axis=None)
 
 
 def test_baselines_say_what_their_names_say() -> None:

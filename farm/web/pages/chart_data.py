@@ -11,7 +11,9 @@ from farm.api.campaigns import LearningPoint
 from farm.api.models import CostOn
 from farm.charts import plotly_renderer
 from farm.charts.chart import Axis, Chart, Rule, Scale, Series
+from farm.protocols import Time
 from farm.registry import Objective
+from farm.registry.predictions import TIME_COLUMNS
 from farm.report.figures.learning_curves import LearningCurve, curves
 
 PlotlyFigure = dict[str, Any]
@@ -89,16 +91,19 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 _COSTS = {
-    Objective.TIME: ("runtime_ms", "predicted time", "ms"),
+    Objective.TIME: ("runtime_ms", "predicted {}time", "ms"),
     Objective.ENERGY: ("energy_mj", "predicted energy", "mJ"),
 }
 
 
-def costs(predictions: Sequence[CostOn], objective: Objective) -> PlotlyFigure | None:
+def costs(predictions: Sequence[CostOn], objective: Objective, time: Time | None = None) -> PlotlyFigure | None:
     """The prediction for the best kernel on each card, with its bounds. None where there is no prediction."""
     if objective not in _COSTS:
         return None
     field, label, unit = _COSTS[objective]
+    label = label.format(f"{time} " if time else "")
+    if objective is Objective.TIME:
+        field = TIME_COLUMNS[time]
     best = [
         (one.device_type, one.found.ranking[0]) for one in predictions if one.found is not None and one.found.ranking
     ]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Le, MaxLen
 from fastapi import Depends, Request
@@ -35,7 +35,7 @@ class Input:
     help: str
     is_flag: bool
     choices: Sequence[str]
-    """The values of an enumeration."""
+    """The values of an enumeration or of literal texts."""
 
     optional: bool
     """Whether a choice can be left open."""
@@ -85,7 +85,7 @@ class Form:
             name, "" if field.default in (None, [], False) or field.is_required() else field.default
         )
         kinds = _kinds(field)
-        choices = next(([one.value for one in kind] for kind in kinds if issubclass(kind, Enum)), [])
+        choices = next(([one.value for one in kind] for kind in kinds if issubclass(kind, Enum)), _literals(field))
         attributes: dict[str, Any] = {}
         if kinds & {int, float}:
             attributes = {
@@ -124,6 +124,12 @@ def _kinds(field: FieldInfo) -> set[type]:
         if isinstance(kind, type) and kind is not type(None):
             found.add(kind)
     return found
+
+
+def _literals(field: FieldInfo) -> list[str]:
+    """The values of a field that takes some texts only."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
 
 
 def _is_flag(field: FieldInfo) -> bool:

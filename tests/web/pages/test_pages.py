@@ -665,7 +665,7 @@ def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
     assert "With predictions" in foretold
     assert "MIXED protocols: gemm-forest-nvidia-h200 v1" in foretold
     assert "Training data of gemm-forest-nvidia-h200 v1, which predicts GPU-2" in foretold
-    assert "Protocol unknown: L2, time, operands, clocks" in foretold
+    assert "Protocol farm, unknown: L2, operands, clocks" in foretold
     assert "4 of GPU-2 by gemm-forest-nvidia-h200 v1" in foretold
     done = browser_like.post("/compare", data=sides)
     assert done.status_code == 200
@@ -773,11 +773,16 @@ def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Clien
     shown = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
     assert f"nvidia-h200 {best['runtime_ms']:.4g} " in shown
     assert best["configuration"].partition(" ")[0] in shown
-    assert "Protocol unknown: L2, time, operands, clocks" in shown
+    assert "Protocol farm, unknown: L2, operands, clocks" in shown
     assert "not the champion" not in shown
     with without_champion(access.settings.tracking_uri, "nvidia-h200"):
         labelled = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
     assert "gemm-forest-nvidia-h200 v1 challenger, not the champion" in labelled
+    burst = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32&time=burst").text)
+    assert (
+        "nvidia-h200 : The model cannot predict this: the model does not know burst times: 0 of the configurations"
+        in burst
+    )
     wrong = browser_like.get("/cost?m=512&n=-1&k=512&types=f32")
     assert wrong.status_code == 400
     assert "'512x-1x512' is not a shape" in words(wrong.text)
@@ -788,7 +793,7 @@ def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Clien
 
 def test_a_model_shows_its_errors_champions_and_card(browser_like: httpx.Client) -> None:
     shown = words(browser_like.get("/models/nvidia-h200").text)
-    for said in ("unseen shapes", "Version 1 since", "Predicts runtime"):
+    for said in ("unseen shapes", "Version 1 since", "Predicts times"):
         assert said in shown
 
 
