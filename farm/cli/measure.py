@@ -79,7 +79,8 @@ def measure(
         ProtocolName | None,
         typer.Option(
             "--protocol",
-            help="Rules by which the time is taken. `farm`: burst and settled time.",
+            metavar="NAME",
+            help=f"Rules by which the time is taken: {', '.join(ProtocolName)}.",
             show_default="farm, or that of --rules",
         ),
     ] = None,
