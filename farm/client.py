@@ -141,7 +141,12 @@ class Client:
         self._farm = farm
 
     def submit(
-        self, campaign: Mapping[str, Any] | str | Path, *, allow_missing: bool = False, again: bool = False
+        self,
+        campaign: Mapping[str, Any] | str | Path,
+        *,
+        allow_missing: bool = False,
+        again: bool = False,
+        distribution: str | None = None,
     ) -> Campaign:
         """Submits a campaign. The same campaign twice is one campaign, and nothing is measured again.
 
@@ -149,13 +154,19 @@ class Client:
             campaign: a campaign file, or its content as a mapping.
             allow_missing: accept targets that no device has yet.
             again: measure the same campaign again.
+            distribution: operands instead of those of the campaign, as in `normal` or `a=normal*0.02 b=zeros`.
 
         Raises:
             CampaignFileError: with every mistake in the campaign.
         """
         if isinstance(campaign, Mapping):
             submission = checked(
-                Submission, text=json.dumps(campaign), name="campaign", allow_missing=allow_missing, again=again
+                Submission,
+                text=json.dumps(campaign),
+                name="campaign",
+                allow_missing=allow_missing,
+                again=again,
+                distribution=distribution,
             )
         else:
             path = Path(campaign)
@@ -166,6 +177,7 @@ class Client:
                 name=str(path),
                 allow_missing=allow_missing,
                 again=again,
+                distribution=distribution,
                 files=texts_named(text, path),
             )
         done: Submitted = self._farm.ask(campaigns.submit, submission)

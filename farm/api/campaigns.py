@@ -24,7 +24,7 @@ from farm.db.engine import take_time
 from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
 from farm.errors import BadInput, CampaignCancelled, NotYourCampaign, OwnerNotYours
-from farm.operands import operand_rules
+from farm.operands import OperandRules, operand_rules
 from farm.protocols import ProtocolName
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
@@ -287,6 +287,7 @@ class CampaignNow(CampaignSummary):
 
     document: dict[str, Any] = Field(description="the campaign file in normal form")
     protocol: str = Field(description="the rules by which times are taken, see docs/measuring.md")
+    operands: str = Field(description="what A, B and C are filled with, as in the column `distribution`")
     jobs_per_minute_overall: float | None
     began_s: float | None
     coordinated: bool
@@ -375,15 +376,15 @@ def _read(access: Access, submission: Submission) -> Campaign:
         files=submission.files,
     )
     if submission.distribution is not None:
-        campaign = _filled(campaign, submission.distribution)
+        campaign = with_operands(campaign, submission.distribution)
     if not submission.again:
         return campaign
     with access.connect() as connection:
         return campaigns.again(connection, campaign)
 
 
-def _filled(campaign: Campaign, distribution: str) -> Campaign:
-    """The campaign with other operands. Raises `BadInput`."""
+def with_operands(campaign: Campaign, distribution: str) -> Campaign:
+    """The campaign with the operands of a short text (see `farm.operands`). Raises `BadInput`."""
     try:
         operands = operand_rules(distribution, campaign.measure.operands.seed)
     except ValueError as error:
@@ -449,6 +450,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             **found,
             **_ahead(counts, ahead),
             "protocol": found["rules"].get("protocol", ProtocolName.FARM),
+            "operands": OperandRules.model_validate(found["rules"]["operands"]).text,
             "counts": counts,
             "jobs_per_minute_overall": ahead.throughput.overall(ended),
             "began_s": ahead.throughput.began_s,

@@ -222,7 +222,7 @@ def _print_plan(made: Planned, as_json: bool) -> None:
     rows = [(c.family, c.pool, c.jobs - c.invalid, c.invalid) for c in summary.counts]
     _PLAN.print(rows, title=f"{made.campaign}: nothing was submitted")
     if made.operands != OperandRules().text:
-        console.print(f"The operands are {made.operands}.")
+        console.print(f"The operands are {made.operands}.", markup=False)
     if summary.invalid:
         reasons: list[tuple[int, str, str]] = [(r.count, r.reason, r.example) for r in summary.invalid]
         if summary.invalid_for_other_reasons:

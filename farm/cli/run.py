@@ -12,7 +12,7 @@ import typer
 from sqlalchemy import Connection
 
 from farm import registry
-from farm.api.campaigns import SubmitOptions
+from farm.api.campaigns import SubmitOptions, with_operands
 from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import can_build
 from farm.campaign import load
@@ -63,6 +63,8 @@ def run(
     """
     began = time.monotonic()
     campaign = load(file, limit=settings().max_configurations)
+    if options.distribution is not None:
+        campaign = with_operands(campaign, options.distribution)
     builds = can_build() and any(FAMILIES[family].binary for family in campaign.families)
     # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
     trains = train or campaign.learns

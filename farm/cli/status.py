@@ -37,6 +37,7 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState, DeviceState, JobState
 from farm.formatting import counts_text, percent_text, rate_text, seconds_text, share_text, some_of
 from farm.measurement import ALL_FAMILIES
+from farm.operands import OperandRules
 from farm.protocols import ProtocolName
 from farm.settings import settings
 
@@ -209,7 +210,8 @@ def _show(name: str, as_json: bool) -> None:
     state = Text(now.state_text, style=_style_of(now))
     console.print(Text.assemble(Text.from_markup(f"{title}: "), state, f"; priority {now.priority}"))
     protocol = "" if now.protocol == ProtocolName.FARM else f"; protocol {protocol_text(now.protocol)}"
-    console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC{protocol}", markup=False)
+    operands = "" if now.operands == OperandRules().text else f"; operands {now.operands}"
+    console.print(f"submitted {now.submitted_at:%Y-%m-%d %H:%M:%S} UTC{protocol}{operands}", markup=False)
     console.print(f"{total:,} jobs, {percent_text(over(now.counts), total)} over: {counts_text(now.counts)}")
     console.print(f"attempts: {counts_text(now.attempts)}")
     console.print(_leader_line(now.coordinator))

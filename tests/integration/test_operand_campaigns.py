@@ -54,6 +54,8 @@ def test_a_dry_run_names_operands_that_are_not_the_usual_ones(command: Command) 
     assert "perands" not in command("submit", "kinds.yaml", "--dry-run").stdout
     planned = command("submit", "kinds.yaml", "--dry-run", "--distribution", "b=ones*0.5").stdout
     assert "The operands are a=uniform b=ones*0.5 c=uniform." in planned
+    command("submit", "kinds.yaml", "--distribution", "b=ones*0.5")
+    assert "operands a=uniform b=ones*0.5 c=uniform" in " ".join(command("status", "kinds").stdout.split())
     refused(command("submit", "kinds.yaml", "--distribution", "norml", "--json"), 2, "there is no distribution 'norml'")
     refused(
         command("submit", "kinds.yaml", "--distribution", "b=file:w.npy", "--json"), 2, "named in the campaign file"

@@ -66,10 +66,10 @@ def _checked(rules: MatrixRules) -> Tensor:
 def _read(path: Path, name: str | None, sha256: str, _state: tuple[int, ...]) -> Tensor:
     """Reads and checks a tensor; `_state` changes with the file."""
     tensor = read_tensor(path, name)
-    if (found := tensor.sha256) != sha256:
+    if tensor.sha256 != sha256:
         raise ValueError(
-            f"{path} on this host is another file than the campaign's: its tensor has the SHA-256 {found[:8]}…, not "
-            f"{sha256[:8]}…; copy the same file to each worker"
+            f"{path} on this host is another file than the campaign's: its tensor does not have the SHA-256 {sha256[:8]}…; "
+            "copy the same file to each worker"
         )
     rows = max(1, _BLOCK // tensor.elements.shape[1])
     blocks = (tensor.elements[first : first + rows] for first in range(0, tensor.elements.shape[0], rows))
