@@ -16,13 +16,16 @@ from uuid import UUID
 
 from farm.formatting import counted
 
+CHANGING = "changing"
+"""In place of the digest of a row whose launches all gave other bits. If most devices have it, the kernel is not deterministic."""
+
 MIN_VOTES = 2
 """Minimum number of devices with a digest that is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestRows:
-    """Rows of one device that have one digest for the same work."""
+    """Rows of one device that have one digest, or `CHANGING`, for the same work."""
 
     device_id: int
     configuration_id: UUID
@@ -121,6 +124,8 @@ def _vote(same_work: list[DigestRows], found: Mapping[int, Corruption]) -> None:
     for rows in same_work:
         votes[rows.digest].add(rows.device_id)
     right = {digest for digest, voters in votes.items() if len(voters) >= MIN_VOTES and 2 * len(voters) > len(devices)}
+    if CHANGING in right:
+        return
     if right:
         for rows in same_work:
             if rows.digest not in right:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from farm.corruption import ChangedResults, Corruption, DigestRows, corruptions
+from farm.corruption import CHANGING, ChangedResults, Corruption, DigestRows, corruptions
 from farm.db.states import FailureKind
 from farm.measurement import Source
 
@@ -23,6 +23,12 @@ kernel the library.
 _START = f"clock_timestamp() - make_interval(secs => {WINDOW.total_seconds()})"
 _SOURCES = f"source IN ('{Source.MEASURED}', '{Source.SENTINEL}')"
 
+
+def _digest(row: str) -> str:
+    """SQL of a row's digest; NULL if its bits are not known."""
+    return f"coalesce({row}.result_digest, CASE WHEN NOT {row}.deterministic THEN '{CHANGING}' END)"
+
+
 _CHANGED = text(f"""
 SELECT f.device_id, j.configuration_id, count(DISTINCT f.job_id) AS jobs,
     (array_agg(f.message ORDER BY f.id DESC))[1] AS last_message, min(f.at) AS first_at, max(f.at) AS last_at
@@ -35,21 +41,21 @@ GROUP BY f.device_id, j.configuration_id ORDER BY f.device_id, min(f.id)
 _WORK = ("type", "configuration_id", "kernel_hash", "distribution", "seed", "versions")
 _DIGESTS = text(f"""
 WITH seen AS NOT MATERIALIZED (
-    SELECT r.device_id, r.configuration_id, r.kernel_hash, r.distribution, r.seed, r.result_digest, r.measured_at, d.type, v.versions
+    SELECT r.device_id, r.configuration_id, r.kernel_hash, r.distribution, r.seed, {_digest("r")} AS digest, r.measured_at, d.type, v.versions
     FROM measurements r JOIN devices d ON d.id = r.device_id
     JOIN (
         SELECT id, CAST(ARRAY[{", ".join(f"content ->> '{key}'" for key in DECIDING_VERSIONS)}] AS text) AS versions
         FROM environments
     ) v ON v.id = r.environment_id
-    WHERE r.measured_at >= :since AND r.result_digest IS NOT NULL AND (:any_source OR r.{_SOURCES})
+    WHERE r.measured_at >= :since AND {_digest("r")} IS NOT NULL AND (:any_source OR r.{_SOURCES})
 ), apart AS (
-    SELECT {", ".join(_WORK)} FROM seen GROUP BY {", ".join(_WORK)} HAVING min(result_digest) <> max(result_digest)
+    SELECT {", ".join(_WORK)} FROM seen GROUP BY {", ".join(_WORK)} HAVING min(digest) <> max(digest)
 )
-SELECT s.device_id, {", ".join(f"s.{name}" for name in _WORK)}, s.result_digest, count(*) AS rows,
+SELECT s.device_id, {", ".join(f"s.{name}" for name in _WORK)}, s.digest, count(*) AS rows,
     min(s.measured_at) AS first_at, max(s.measured_at) AS last_at
 FROM apart a JOIN seen s ON s.configuration_id = a.configuration_id
     AND {" AND ".join(f"s.{name} IS NOT DISTINCT FROM a.{name}" for name in _WORK)}
-GROUP BY s.device_id, {", ".join(f"s.{name}" for name in _WORK)}, s.result_digest
+GROUP BY s.device_id, {", ".join(f"s.{name}" for name in _WORK)}, s.digest
 ORDER BY min(s.measured_at), s.device_id
 """)
 
@@ -66,7 +72,7 @@ def corrupting(connection: Connection, *, since: datetime, any_source: bool = Fa
             device_id=row.device_id,
             configuration_id=row.configuration_id,
             work=tuple(getattr(row, name) for name in _WORK),
-            digest=row.result_digest,
+            digest=row.digest,
             rows=row.rows,
             first_at=row.first_at,
             last_at=row.last_at,
@@ -110,9 +116,9 @@ def newest(connection: Connection) -> Newest:
 _NEWS = text(f"""
 SELECT EXISTS (SELECT FROM failures WHERE id > :failure AND kind = '{FailureKind.CORRUPTED}') OR EXISTS (
     SELECT FROM measurements n JOIN devices d ON d.id = n.device_id
-    WHERE n.id > :row AND n.result_digest IS NOT NULL AND n.{_SOURCES} AND EXISTS (
+    WHERE n.id > :row AND {_digest("n")} IS NOT NULL AND n.{_SOURCES} AND EXISTS (
         SELECT FROM measurements o JOIN devices p ON p.id = o.device_id
-        WHERE o.configuration_id = n.configuration_id AND o.result_digest <> n.result_digest AND p.type = d.type
+        WHERE o.configuration_id = n.configuration_id AND {_digest("o")} <> {_digest("n")} AND p.type = d.type
             AND o.kernel_hash IS NOT DISTINCT FROM n.kernel_hash AND o.distribution = n.distribution AND o.seed = n.seed
             AND o.measured_at >= {_START} AND o.{_SOURCES}
         OFFSET 0

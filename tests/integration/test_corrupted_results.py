@@ -96,6 +96,18 @@ def test_a_card_now_and_then_wrong_is_found_by_one_other(
     assert set(corrupting(engine)) == {fleet[1]}
 
 
+def test_a_card_whose_bits_change_at_every_launch_is_found(
+    engine: Engine, fleet: list[int], put: Callable[..., None]
+) -> None:
+    look = watch(engine, after=1)
+    assert look() == []
+    put({fleet[0]: RIGHT, fleet[1]: RIGHT})
+    landed(engine, fleet[2], [(ONE, row(kernel_hash="k", deterministic=False))])
+    landed(engine, fleet[3], [(ONE, row(kernel_hash="k"))])
+    assert set(corrupting(engine)) == {fleet[2]}
+    assert look() == [fleet[2]]
+
+
 def test_two_cards_that_disagree_are_both_told_and_none_accused(
     engine: Engine, fleet: list[int], put: Callable[..., None]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.corruption import ChangedResults, Corruption, DigestRows, corruptions
+from farm.corruption import CHANGING, ChangedResults, Corruption, DigestRows, corruptions
 
 DAY = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -88,6 +88,12 @@ def test_without_a_majority_devices_disagree_and_none_is_accused(digests: str, e
     assert disagreeing(found) == expected
     assert differing(found) == set()
     assert not any(one.configurations for one in found.values())
+
+
+def test_bits_that_change_at_every_launch_are_the_devices_fault_or_the_kernels() -> None:
+    assert differing(voted(rows(1, "a"), rows(2, "a"), rows(3, CHANGING))) == {3}
+    assert voted(rows(1, CHANGING), rows(2, CHANGING), rows(3, "a")) == {}
+    assert disagreeing(voted(rows(1, "a"), rows(2, CHANGING))) == {1: {2}, 2: {1}}
 
 
 def test_repeats_of_a_device_are_one_vote() -> None:
