@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine
 
 from farm.broker.queues import TRY_DEVICE, queue_of_device
-from farm.coordinator.rate_limits import RateLimit
 from farm.coordinator.sending import send
 from farm.coordinator.steps import OneByOne
 from farm.db import corrupted_results, devices, probation
@@ -43,9 +42,6 @@ def quarantine_refuted(engine: Engine, settings: Settings) -> list[int]:
     return [device_id for device_id, _, _ in found]
 
 
-NEWS_SECONDS = 5.0
-"""Time between two looks for corrupted results among new rows, which cost milliseconds."""
-
 MAX_SHARE = 0.02
 """Maximum share of the coordinator's time for comparisons of all digests, which take 0.6 s at a million rows."""
 
@@ -57,34 +53,29 @@ class CorruptionWatch:
     engine: Engine
     settings: Settings
     clock: Callable[[], float] = time.monotonic
-    _rate_limit: RateLimit = field(init=False)
     _due: bool = field(default=True, init=False)
     _not_before_s: float = field(default=-math.inf, init=False)
     # At the last look and at the one before it: a row may become visible after one with a larger id.
     _newest: Newest | None = field(default=None, init=False)
     _before: Newest | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self._rate_limit = RateLimit(NEWS_SECONDS, self.clock)
-
     def quarantine(self) -> list[int]:
         """active → quarantined, for devices with corrupted results of several configurations. Returns their ids.
 
         Corrupted results count for `corrupted_results.WINDOW`, or since the state of the device was last changed.
         """
-        if not self._rate_limit.due():
-            return []
         with self.engine.connect() as connection:
             self._look(connection)
             if not self._due or self.clock() < self._not_before_s:
                 return []
             began = self.clock()
             found = corrupted_results.active_corrupting(connection)
-        self._due, now = False, self.clock()
+        now = self.clock()
         self._not_before_s = now + (now - began) / MAX_SHARE
         enough = self.settings.quarantine_after_corrupted
         corrupting = {device_id: one for device_id, one in found.items() if len(one.configurations) >= enough}
         _quarantine(self.engine, ((device_id, str(one)) for device_id, one in corrupting.items()))
+        self._due = False
         return list(corrupting)
 
     def _look(self, connection: Connection) -> None:

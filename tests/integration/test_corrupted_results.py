@@ -16,6 +16,7 @@ from farm.campaign import Campaign
 from farm.compare.health import HealthQuery
 from farm.compare.health.fleet_query import fleet_health
 from farm.coordinator.quarantine import CorruptionWatch
+from farm.coordinator.steps import PartlyFailed
 from farm.corruption import Corruption
 from farm.db import batches, corrupted_results, devices
 from farm.db.batches import Failure
@@ -314,6 +315,18 @@ def test_all_digests_are_compared_only_after_new_rows_that_differ(
     look()
     look()
     assert len(compared) == 3
+
+
+def test_a_quarantine_that_fails_is_tried_again(
+    engine: Engine, fleet: list[int], put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put({fleet[0]: RIGHT, fleet[1]: RIGHT, fleet[2]: WRONG}, ONE, TWO)
+    look = watch(engine)
+    with monkeypatch.context() as broken:
+        broken.setattr(devices, "set_state", lambda *_: 1 / 0)
+        with pytest.raises(PartlyFailed):
+            look()
+    assert look() == [fleet[2]]
 
 
 def test_comparisons_take_a_small_share_of_the_coordinators_time(
