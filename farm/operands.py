@@ -91,8 +91,10 @@ class MatrixRules(_Rules):
             raise ValueError("the numbers of a file have no distribution and no scale; remove these, or file")
         if PurePath(self.file).suffix not in WEIGHT_SUFFIXES:
             raise ValueError(f"{self.file} is no {' or '.join(WEIGHT_SUFFIXES)} file; write for example weights.npy")
-        if self.file.endswith(".safetensors") == (self.tensor is None):
-            raise ValueError("a tensor is named for a .safetensors file, and for no other; write for example tensor: w")
+        if self.tensor is None and self.file.endswith(".safetensors"):
+            raise ValueError(f"{self.file} has several tensors; name one with tensor: NAME, or file:{self.file}#NAME")
+        if self.tensor is not None and self.file.endswith(".npy"):
+            raise ValueError(f"{self.file} has one array and no names of tensors; remove {self.tensor}")
         if self.sha256 is None:
             self._describe(info.context)
         elif not _SHA256.fullmatch(self.sha256):
