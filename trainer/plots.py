@@ -15,7 +15,7 @@ from farm.forest.physics import compulsory_bytes, flops_of
 from trainer.evaluate import metrics
 from trainer.table import vocabulary_of
 
-_QUANTITIES = {"runtime_ms": ("runtime", "ms"), "power_w": ("power", "W")}
+_QUANTITIES = {"runtime_ms": ("runtime", "ms"), "runtime_burst_ms": ("burst time", "ms"), "power_w": ("power", "W")}
 _BAND = 1.2
 _MAX_POINTS = 20_000
 """Points of a family in a chart. More points hide each other, and take minutes to draw."""

@@ -18,7 +18,9 @@ from farm.compare.summaries import ForecastSummary
 from farm.db.arrow_columns import Words
 from farm.errors import ModelRefused, NotPredictable
 from farm.measurement import Source
+from farm.protocols import Time
 from farm.registry import ModelInfo, Protocol
+from farm.registry.predictions import TIME_COLUMNS
 from farm.settings import settings
 
 if TYPE_CHECKING:
@@ -53,8 +55,6 @@ def forecasts(engine: Engine, data: Aggregation, uri: str) -> tuple[dict[str, Fo
     A model is used only if its training rows and the rows compared with its predictions were measured by the same protocols,
     or if the query mixes protocols.
     """
-    if data.time.time == "burst" and (data.time.common or data.query.time is not None):
-        return {}, [f"{NOT_PREDICTED} any group: burst times are compared, and models predict settled times."]
     found, notes, loaded = dict[str, Forecast](), list[str](), dict[str, registry.Model]()
     of_another = dict[str, _OtherProtocol]()
     for name in data.groups:
@@ -75,7 +75,9 @@ def forecasts(engine: Engine, data: Aggregation, uri: str) -> tuple[dict[str, Fo
         try:
             if device_type not in loaded:
                 loaded[device_type] = registry.load(uri, champion, registry.Trust(settings(), engine))
-            one = _forecast(engine, data.ids, wanted, loaded[device_type], champion)
+            model = loaded[device_type]
+            column = _time_column(model, data.time.time, mixed=data.query.mix_protocols)
+            one = _forecast(engine, data.ids, wanted, model, champion, column)
         except (NotPredictable, ModelRefused) as error:
             notes.append(f"{NOT_PREDICTED} {name}: {error}")
             continue
@@ -145,10 +147,26 @@ def _left_out(name: str, one: ForecastSummary) -> list[str]:
     return notes
 
 
-_FIGURES = ("runtime_ms", "power_w", "energy_mj")
+_FIGURES = ("runtime_ms", "power_w", "energy_mj", "runtime_burst_ms")
 
 
-def _forecast(engine: Engine, ids: Words, wanted: Ints, model: registry.Model, champion: ModelInfo) -> Forecast:
+def _time_column(model: registry.Model, time: Time | None, *, mixed: bool) -> str:
+    """The predicted column of the time that is compared. Raises `NotPredictable` where the model does not know that time.
+
+    Where protocols are mixed, the time of the model's own rows stands for it.
+    """
+    try:
+        model.require_time(time)
+    except NotPredictable:
+        if not mixed:
+            raise
+        return TIME_COLUMNS[None]
+    return TIME_COLUMNS[time]
+
+
+def _forecast(
+    engine: Engine, ids: Words, wanted: Ints, model: registry.Model, champion: ModelInfo, time_column: str
+) -> Forecast:
     """Raises `NotPredictable`."""
     import pandas as pd
 
@@ -160,18 +178,20 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: registry.Model, c
         for start in range(0, len(known), CONFIGURATIONS_PER_CALL)
     ]
     answered = pd.concat(answers, ignore_index=True) if answers else pd.DataFrame(columns=[*registry.ANSWERS])
-    inside = (answered["outside"] == "").to_numpy(bool) if "outside" in answered else np.ones(len(answered), bool)
+    timed = answered[time_column].notna().to_numpy(bool)
+    inside = timed & (answered["outside"] == "").to_numpy(bool)
     at = wanted[learned][inside]
     predicted = answered[inside]
 
     def placed(suffix: str) -> Medians:
         columns = {name: np.full(len(ids), np.nan) for name in _FIGURES}
         for name, column in columns.items():
-            if f"{name}{suffix}" in predicted:  # models of older versions of the farm give no bounds
-                column[at] = predicted[f"{name}{suffix}"].to_numpy(np.float64)
+            output = time_column if name == "runtime_ms" else name
+            column[at] = predicted[f"{output}{suffix}"].to_numpy(np.float64)
         exact = np.zeros(len(ids))
-        unknown = np.full(len(ids), np.nan)
-        return Medians(columns["runtime_ms"], exact, columns["power_w"], columns["energy_mj"], unknown)
+        return Medians(
+            columns["runtime_ms"], exact, columns["power_w"], columns["energy_mj"], columns["runtime_burst_ms"]
+        )
 
     middle, low, high = placed(""), placed("_low"), placed("_high")
     summary = ForecastSummary(
@@ -182,8 +202,8 @@ def _forecast(engine: Engine, ids: Words, wanted: Ints, model: registry.Model, c
         conditions=champion.conditions,
         standing=champion.standing,
         predicted=len(at),
-        not_learned=int((~learned).sum()),
-        outside=int((~inside).sum()),
+        not_learned=int((~learned).sum() + (~timed).sum()),
+        outside=int((timed & ~inside).sum()),
         error_pct=_median_pct(high.runtime_ms[at] / middle.runtime_ms[at]),
     )
     return Forecast(summary=summary, middle=middle, low=low, high=high)

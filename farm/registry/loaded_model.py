@@ -59,7 +59,7 @@ class Model:
                 f"{predictor.both_times:,} of the configurations that it learned from have a burst time "
                 f"(the column runtime_burst_ms), and a model needs {BURST_ROWS}. Measure more by the protocol farm, then run {again}"
             )
-        raise NotPredictable(why=f"the model does not know {time} times: {why}")
+        raise NotPredictable(why=f"the model does not know {time} times: {why}.")
 
     def answers(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         """Output columns of rows of raw columns. Raises `NotPredictable`."""

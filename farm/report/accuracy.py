@@ -21,7 +21,7 @@ from farm.report.result_points import Bools, Results
 if TYPE_CHECKING:
     import pandas as pd
 
-TARGETS = ("runtime_ms", "power_w", "energy_mj")
+TARGETS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from trainer.forest import ForestSettings
 from trainer.registry import train_and_register
 
 H, L, NEVER = "nvidia-h200", "nvidia-l40s", "nvidia-b200"
-UNKNOWN = "nvidia-a100-sxm4-80gb"
+UNKNOWN, BURSTS = "nvidia-a100-sxm4-80gb", "nvidia-h100-80gb-hbm3"
 PROTOCOL = {"protocol": "farm", "l2": "cold", "distribution": "uniform", "clock_policy": "default"}
 """Of the rows that models learned from and of those that are compared, unless a test has others."""
 SIZES = (256, 512, 1024)
@@ -41,18 +42,19 @@ TOO_LARGE = [Configuration.parse("tiled(tile=16) 8192x8192x8192 f32")]
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
-    """Champions of three types: on one of them all takes three times as long, one was never measured on the farm, and what
-    the rows of one were measured by is unknown.
+    """Champions of four types: on one of them all takes three times as long, one was never measured on the farm, what the rows
+    of one were measured by is unknown, and one knows burst times, which are four fifths of the settled ones.
     """
     found = new_registry(tmp_path_factory.mktemp("home"))
     with cheap_trainings():
-        for name, factor in ((L, 3.0), (NEVER, 0.5), (UNKNOWN, 2.0)):
+        for name, factor in ((L, 3.0), (NEVER, 0.5), (UNKNOWN, 2.0), (BURSTS, 3.0)):
             table = tiled_table(SIZES, tiles=(8, 16, 32)).assign(device_type=name)
             table = table.assign(runtime_ms=table["runtime_ms"] * factor, energy_mj=table["energy_mj"] * factor)
             table = table.assign(source="imported" if name == NEVER else "measured")
             table = table.assign(**(PROTOCOL if name != UNKNOWN else {}))
+            table = table.assign(runtime_burst_ms=0.8 * table["runtime_ms"] if name == BURSTS else np.nan)
             train_and_register(table, name, tracking_uri=found, code_version="1.0", settings=ForestSettings(trees=10))
-    for name in (L, NEVER, UNKNOWN):
+    for name in (L, NEVER, UNKNOWN, BURSTS):
         registry.promote(found, name, "1", reason="a test", force=True)
     return found
 
@@ -197,6 +199,32 @@ def test_a_model_of_another_protocol_predicts_nothing_unless_protocols_are_mixed
     (note,) = [note for note in mixed["notes"] if "protocol" in note]
     for words in ("MIXED protocols", model, of_model, of_rows):
         assert words in note
+
+
+def test_burst_times_are_predicted_where_they_are_compared_by_models_that_know_them(
+    command: Command, engine: Engine, uri: str, put: Put
+) -> None:
+    def both(one: Configuration) -> Measurement:
+        measured = truth(1.0)(one)
+        return replace(measured, runtime_burst_ms=measured.runtime_ms)
+
+    put(card(1, kind=H), both, configurations=CONFIGURATIONS)
+    settled, burst = (only(asked(engine, uri, H, BURSTS, time=time)).predicted for time in (None, "burst"))
+    assert settled is not None
+    assert burst is not None
+    assert settled.overall is not None
+    assert burst.overall is not None
+    assert settled.overall.time.ratio == pytest.approx(3, rel=0.15)
+    assert burst.overall.time.ratio == pytest.approx(0.8 * settled.overall.time.ratio, rel=0.02)
+    assert settled.overall.burst is not None
+    assert settled.overall.burst.ratio == pytest.approx(burst.overall.time.ratio, rel=0.001)
+    assert burst.overall.energy == settled.overall.energy
+    put(card(2, kind=L), both, configurations=CONFIGURATIONS[:3])
+    found = asked(engine, uri, H, L, time="burst")
+    assert only(found).predicted is None
+    assert any(
+        f"No predictions for {L}: " in note and "does not know burst times: 0 of" in note for note in found.notes
+    )
 
 
 def test_protocols_are_known_of_the_rows_that_a_prediction_is_compared_with_alone(

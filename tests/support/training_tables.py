@@ -41,12 +41,12 @@ TESTED = {
 }
 
 
-def log_test_set(uri: str, version: registry.ModelInfo) -> None:
-    """The version was evaluated on an independent test set too, with the numbers `TESTED` of the runtime."""
+def log_test_set(uri: str, version: registry.ModelInfo, target: str = "runtime_ms") -> None:
+    """The version was evaluated on an independent test set too, with the numbers `TESTED` of that target."""
     assert version.run_id is not None
     with registry.registry_client(uri) as client:
         for name, value in TESTED.items():
-            client.log_metric(version.run_id, f"test_set.runtime_ms.{name}", value)
+            client.log_metric(version.run_id, f"test_set.{target}.{name}", value)
 
 
 def tiled_table(

@@ -185,6 +185,26 @@ def test_a_training_is_requested_of_types_that_have_rows(operator: Asking, engin
     ask(operator, "trainings_show", 404, training=999)
 
 
+def test_a_training_may_be_of_another_protocol_that_has_rows(operator: Asking, engine: Engine) -> None:
+    def refused(**wanted: Any) -> str:
+        answer = operator.ask(
+            operation_called("trainings_request"), {"wanted": {"device_types": ["nvidia-test"]} | wanted}
+        )
+        message: str = told(answer)["message"]
+        return message
+
+    assert "'bench' is no protocol. The protocols: farm, fixed-power" in refused(protocol="bench")
+    assert refused(protocol="nvbench").startswith("There are no measured rows of the protocol nvbench of nvidia-test.")
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL farm.deleting = 'on'"))  # rows may change
+        connection.execute(text("UPDATE measurements SET protocol = 'nvbench', source = 'imported'"))
+    assert "--any-source --protocol nvbench` learns from recorded and imported ones" in refused(protocol="nvbench")
+    wanted = {"device_types": ["nvidia-test"], "protocol": "nvbench", "any_source": True}
+    (made,) = ask(operator, "trainings_request", wanted=wanted)
+    assert scalar(engine, f"SELECT protocol FROM trainings WHERE id = {made['id']}") == "nvbench"
+    assert last_record(engine).after == {"any_source": True, "protocol": "nvbench"}
+
+
 def test_the_audit_is_trimmed_by_administrators_alone(admin: Asking, operator: Asking, engine: Engine) -> None:
     ask(operator, "devices_drain")
     ask(operator, "audit_trim", 403)

@@ -15,7 +15,11 @@ from farm.formatting import counted
 from farm.report.figures.points import texts, thinned
 from farm.report.result_points import Bools, Results
 
-QUANTITIES: Mapping[str, tuple[str, str]] = {"runtime_ms": ("time", "ms"), "power_w": ("power", "W")}
+QUANTITIES: Mapping[str, tuple[str, str]] = {
+    "runtime_ms": ("time", "ms"),
+    "runtime_burst_ms": ("burst time", "ms"),
+    "power_w": ("power", "W"),
+}
 
 
 MIN_UUID_LETTERS = 12

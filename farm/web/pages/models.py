@@ -21,7 +21,13 @@ from farm.web.pages.rendering import Visiting, segment
 
 router = APIRouter()
 
-TARGETS = {"runtime_ms": "Runtime", "power_w": "Power", "energy_mj": "Energy", "tflops": "TFLOP/s"}
+TARGETS = {
+    "runtime_ms": "Runtime",
+    "runtime_burst_ms": "Burst time",
+    "power_w": "Power",
+    "energy_mj": "Energy",
+    "tflops": "TFLOP/s",
+}
 
 
 @router.get("/models", name="models")
@@ -39,11 +45,12 @@ def show(visit: Visiting, name: str, version: Annotated[str | None, Query()] = N
         found = visit.ask(models.show, name, version=version or None)
     versions = [one for one in visit.ask(models.list_) if one.name == found.name]
     mlflow = _of_mlflow(visit.access.settings.tracking_uri)
+    evaluated = {target for of_kind in found.metrics.values() for target in of_kind}
     return visit.show(
         "model.html",
         model=found,
         versions=versions,
-        targets=TARGETS,
+        targets={target: text for target, text in TARGETS.items() if target in evaluated},
         tested=on_test_set(found.metrics),
         coverages=COVERAGES,
         folds=on_folds(found.metrics),

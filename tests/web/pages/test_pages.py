@@ -795,6 +795,7 @@ def test_a_model_shows_its_errors_champions_and_card(browser_like: httpx.Client)
     shown = words(browser_like.get("/models/nvidia-h200").text)
     for said in ("unseen shapes", "Version 1 since", "Predicts times"):
         assert said in shown
+    assert "Burst time" not in shown
 
 
 def test_the_independent_test_set_comes_before_the_folds_of_a_model(
@@ -803,11 +804,13 @@ def test_the_independent_test_set_comes_before_the_folds_of_a_model(
     uri = f"sqlite:///{shutil.copyfile(registry_with_a_model / 'mlflow.db', tmp_path / 'mlflow.db')}"
     version = registry.model_info(uri, "nvidia-h200")
     log_test_set(uri, version)
+    log_test_set(uri, version, "runtime_burst_ms")
     settings = access.settings.model_copy(update={"mlflow_tracking_uri": uri})
     with visitor(make_app(Access(settings, who="test", opened=access.session), policy=Policy(tokens=False))) as client:
         shown = words(client.get("/models/nvidia-h200").text)
     row = "Runtime 6.5% 5.9–7.25 4.25% 15.5% 51.5% 79% 88.5% 93.5% 1,200"
     assert row in shown
+    assert row.replace("Runtime", "Burst time") in shown
     assert shown.index("Errors on the independent test set") < shown.index(row) < shown.index("unseen shapes")
     assert shown.index("Errors on folds Interpolation inside the training table.") < shown.index("unseen shapes")
     assert "no independent test set" not in shown
