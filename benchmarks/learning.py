@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from benchmarks.common import markdown
 from farm.forest.columns import OUTPUTS
@@ -83,7 +84,13 @@ def datasets(*names: str) -> pd.DataFrame:
     paths = [
         needed(DATASETS / f"{H200}-{name}.parquet", "a dataset", "It is part of the repository.") for name in names
     ]
-    return pd.concat([pd.read_parquet(path, columns=columns) for path in paths], ignore_index=True)
+    return pd.concat([_read(path, columns) for path in paths], ignore_index=True)
+
+
+def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """These columns of a dataset, with burst times and protocols where it has them."""
+    more = [name for name in ("runtime_burst_ms", "protocol") if name in pq.read_schema(path).names]
+    return pd.read_parquet(path, columns=[*columns, *more])
 
 
 # --- the farm's model --------------------------------------------------------------------------------

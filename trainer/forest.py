@@ -117,7 +117,7 @@ def _bursts(
 ) -> Bursts:
     """The ratio of both times for a model without it."""
     seen = (model.see(part) for part in rows.parts(ROWS_AT_ONCE))
-    x = np.concatenate([inputs(each, model.features, model.energies, model.card) for each in seen])
+    x = np.concatenate([inputs(each.matrix(model.features), each, model.energies, model.card) for each in seen])
     steady = replace(settings, min_samples_leaf=max(settings.min_samples_leaf, _MIN_OF_BURST_LEAF))
     return fit_bursts(x, rows.kinds, runtime_ms, burst_ms, lambda x, y: _grow(x, {"burst": y}, steady).trees)
 

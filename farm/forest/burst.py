@@ -39,9 +39,9 @@ def overload(seen: Seen, energies: Energies | None, card: Card) -> Floats:
     return found
 
 
-def inputs(seen: Seen, features: Sequence[str], energies: Energies | None, card: Card) -> Array:
-    """What the forest looks at, [rows, features + 1]: the features of a model, and the overload."""
-    return np.column_stack([seen.matrix(features), overload(seen, energies, card).astype("float32")])
+def inputs(x: Array, seen: Seen, energies: Energies | None, card: Card) -> Array:
+    """What the forest looks at, [rows, features + 1]: the features of a model [rows, features], and the overload."""
+    return np.column_stack([x, overload(seen, energies, card).astype("float32")])
 
 
 @dataclass(frozen=True)

@@ -226,13 +226,14 @@ class Predictor:
         Power and energy are NaN where none was measured of a row's family and types: the power of other kernels does not apply. A
         power is never above the card's limit.
         """
-        logs, spreads = self._targets(seen)
+        x = seen.matrix(self.features)
+        logs, spreads = self._targets(x, seen)
         runtime_ms = np.exp(logs[RUNTIME]) * seen.reference_ms
         reference_w = 1.0 if self.energies is None else self.energies.power_w(seen.efforts, runtime_ms, self.card)
         power_w = np.where(self.vocabulary.powered(rows), np.exp(logs[POWER]) * reference_w, np.nan)
         if self.card.power_w > 0:
             power_w = np.minimum(power_w, self.card.power_w)
-        burst_ms, apart = self._burst(rows, seen, runtime_ms, spreads[RUNTIME])
+        burst_ms, apart = self._burst(rows, x, seen, runtime_ms, spreads[RUNTIME])
         outputs = {
             "runtime_ms": runtime_ms,
             "runtime_burst_ms": burst_ms,
@@ -251,23 +252,24 @@ class Predictor:
             "tflops": time,
         }
 
-    def _burst(self, rows: Configurations, seen: Seen, runtime_ms: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    def _burst(
+        self, rows: Configurations, x: Array, seen: Seen, runtime_ms: Floats, spread: Floats
+    ) -> tuple[Floats, Floats]:
         """The burst time of each row and its spread; NaN where it is not known."""
         if self.time == "burst":
             return runtime_ms, spread
         if self.bursts is None:
             nothing = np.full(len(runtime_ms), np.nan)
             return nothing, nothing
-        log_ratio, apart = self.bursts.log_ratio(inputs(seen, self.features, self.energies, self.card), rows.kinds)
+        log_ratio, apart = self.bursts.log_ratio(inputs(x, seen, self.energies, self.card), rows.kinds)
         return runtime_ms * np.exp(log_ratio), np.sqrt(spread**2 + apart**2)
 
     @cached_property
     def _grove(self) -> Grove:
         return Grove.of(list(self.forests.values()))
 
-    def _targets(self, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Mean and spread of each target; NaN where none was learned."""
-        x = seen.matrix(self.features)
+    def _targets(self, x: Array, seen: Seen) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Mean and spread of each target by the features [rows, features]; NaN where none was learned."""
         nothing = np.full(len(x), np.nan)
         means, spreads = dict.fromkeys(TARGETS, nothing), dict.fromkeys(TARGETS, nothing)
         learned = [target for targets in self.forests for target in targets]

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import aiconfigurator, choosing, gpperf, h200, learning, predict_speed
+from benchmarks import aiconfigurator, burst_model, choosing, gpperf, h200, learning, predict_speed
 from farm.importers import aiconfigurator as aiconfigurator_tables
 from farm.importers import gpperf as gpperf_tables
+from support.burst_tables import burst_table
 from support.foreign_tables import LAYER, SGEMM, layers, sheet
 from support.training_tables import tiled_table
 from trainer.folds import by_shape
@@ -32,6 +33,15 @@ def test_a_foreign_table_is_what_an_import_makes_of_it(tmp_path: Path) -> None:
     assert table["power_w"].isna().all()
     assert set(table["device_type"]) == {"nvidia-geforce-rtx-4070"}
     assert sorted(configurations(table)["repeats"]) == [1, 2]
+
+
+def test_burst_figures_are_of_held_out_rows_and_tell_limited_ones_apart() -> None:
+    configured = configurations(burst_table(150))
+    found = {row["rows of"]: row for row in burst_model.judged("nvidia-h200", configured, "unseen_shapes")}
+    assert set(found) == {"all", "limited", "not limited", "cublaslt"}
+    assert found["limited"]["rows"] + found["not limited"]["rows"] == found["all"]["rows"] == 150
+    assert found["limited"]["ratio: median %"] < 1.5 < 10 < found["limited"]["ratio 1: median %"]
+    assert found["all"]["burst: median %"] > found["all"]["ratio: median %"]
 
 
 def test_power_of_short_layers_is_left_out_and_energy_goes_with_it(tmp_path: Path) -> None:
