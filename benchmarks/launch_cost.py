@@ -42,7 +42,7 @@ def cost(device: Any, line: str, rounds: int) -> dict[str, Any]:
                 work.kernel.launch(index % sets)
             host.append(1e6 * (time.perf_counter() - began) / LAUNCHES)
         work.drain()
-        timing = device.tiers.time(work, MeasuringRules(), TelemetryLog())
+        timing = device.tiers.measure(work, MeasuringRules(), TelemetryLog())[0].timing
     return {"configuration": line, "host_us": statistics.median(host), "card_us": 1e3 * timing.median_ms, "sets": sets}
 
 

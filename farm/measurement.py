@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from farm.operands import OperandRules
-from farm.protocols import ProtocolName
+from farm.protocols import PROTOCOLS, ProtocolName
 from farm.schema.column import Column, Group
 
 ALL_FAMILIES = "all"
@@ -69,6 +69,23 @@ class MeasuringRules(_Rules):
         default=120.0, gt=0, le=3600, description="a job that takes longer, in seconds, is ended as hung"
     )
     max_attempts: int = Field(default=3, ge=1, le=20, description="attempts before a failing job is dead")
+
+    @model_validator(mode="after")
+    def _power_needs_a_load(self) -> Self:
+        if self.power != "none" and PROTOCOLS[self.protocol].time is None:
+            raise ValueError(
+                f"the protocol {self.protocol} has gaps between launches, so no power can be read: use power: none"
+            )
+        return self
+
+    @property
+    def operands_used(self) -> OperandRules:
+        """What A, B and C are filled with under the protocol."""
+        return (
+            OperandRules(distribution="zeros", seed=self.operands.seed)
+            if PROTOCOLS[self.protocol].zeros
+            else self.operands
+        )
 
     def wants_power(self, configuration_id: uuid.UUID) -> bool:
         """Whether a configuration's power is to be measured. A fraction is the same on every device and every time."""

@@ -51,7 +51,7 @@ class Protocol:
         flush: whether the last-level cache is overwritten before each sample; otherwise operand sets rotate.
         graphed: whether launches are captured into a graph, as far as the kernel can be.
         average: what `runtime_ms` is of the samples.
-        zeros: whether operands are all 0, whatever the campaign says.
+        zeros: whether operands are all 0, also where the campaign says otherwise.
         locked_clocks: whether an administrator must have locked the card's clocks.
         cool_down_s: seconds of rest after the last sample.
     """

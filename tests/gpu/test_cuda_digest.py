@@ -97,14 +97,14 @@ def test_an_own_kernel_is_batch_invariant(device: CudaDevice) -> None:
 
 
 def test_a_bit_that_changes_under_load_is_a_failure(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    time = cuda_tiers.Tiers.time
+    measure = cuda_tiers.Tiers.measure
 
-    def corrupts(self: Any, work: Any, *rest: Any) -> Any:
-        timing = time(self, work, *rest)
+    def corrupts(self: Any, work: Any, *rest: Any, **named: Any) -> Any:
+        times = measure(self, work, *rest, **named)
         work.operands.d.view(np.uint32)[17, 5] ^= 1
-        return timing
+        return times
 
-    monkeypatch.setattr(cuda_tiers.Tiers, "time", corrupts)
+    monkeypatch.setattr(cuda_tiers.Tiers, "measure", corrupts)
     with pytest.raises(ResultCorrupted, match=r"1 of 99,900 elements differ, the first at \(17, 5\)"):
         device.measure(Configuration.parse("tiled(tile=16) 300x333x64 f32"), QUICK)
 

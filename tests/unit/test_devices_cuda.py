@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,16 +30,20 @@ from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import MatrixRules, OperandRules, operand_rules
 from farm.vendors import NVIDIA
 from farm.weights import describe
+from support import fake_cuda
 from support.fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
-from workers.devices import cards, cuda_tiers, cuda_verify, discover, open_device
+from workers.devices import cards, cuda, cuda_tiers, cuda_verify, discover, open_device
 from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate
 from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
+from workers.measure import replay
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
 from workers.measure.operands import SetLayout
+from workers.measure.power import nvml_power
 from workers.measure.replay import Replays
+from workers.measure.settling import LAW_RSE, POWER_EXPONENT, UNTOUCHED_SECONDS
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
 
@@ -231,7 +235,7 @@ def test_a_row_says_how_it_was_measured(device: CudaDevice, cupy: FakeCupy) -> N
     assert (row.idle_power_w, row.power_limit_w) == (82.0, 700.0)
     assert (row.sm_clock_mhz, row.memory_clock_mhz, row.temperature_c) == (1980, 3201, 47)
     assert (row.throttle_reasons, row.clock_policy) == ("none", "default")
-    assert (row.power_w, row.power_source, row.runtime_settled_ms) == (None, None, None)
+    assert (row.power_w, row.power_source, row.protocol) == (None, None, "farm")
 
 
 @pytest.mark.parametrize("types", ["f32", "f64"])
@@ -323,55 +327,136 @@ def test_no_more_replays_are_queued_at_first_than_a_row_needs(
     assert 1 <= queued[0] <= QUICK.timing.min_samples
 
 
-@pytest.fixture
-def answers_late(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy) -> None:
-    """A limiter that takes so long that no pause of this machine is longer, and a card that does not use its processor."""
-    monkeypatch.setattr(cuda_tiers, "ANSWER_SECONDS", LATE_SECONDS)
+class VirtualTime:
+    """A clock that kernels and sleeping alone move, but for a microsecond for each look at it."""
 
-    def waits(a: Any, b: Any) -> Any:
-        time.sleep(0.001)
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def perf_counter(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    time = monotonic = perf_counter
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    clock = VirtualTime()
+    for module in (cuda, cuda_tiers, replay, nvml_power, fake_cuda):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(cuda_tiers, "POLLING_SECONDS", 0.0)  # this card does nothing while its host sleeps
+    return clock
+
+
+LIMITER_SECONDS = 0.05
+"""After so long the limiter of these cards answers."""
+
+
+def kernel_of(clock: VirtualTime, early_ms: float, later_ms: float) -> Callable[[Any, Any], Any]:
+    """A kernel that takes `early_ms` while it has run for less than `LIMITER_SECONDS` since a rest, and then `later_ms`."""
+    launched_s: list[float] = []
+
+    def gemm(a: Any, b: Any) -> Any:
+        if launched_s and clock.now_s - launched_s[-1] > 0.8 * cuda_tiers.REST_SECONDS:
+            launched_s.clear()
+        launched_s.append(clock.now_s)
+        clock.sleep((early_ms if clock.now_s - launched_s[0] < LIMITER_SECONDS else later_ms) / 1e3)
         return a @ b
 
-    cupy.gemm = waits
+    return gemm
 
 
-LATE_SECONDS = 2.0
+@pytest.fixture
+def waits(cupy: FakeCupy, virtual_time: VirtualTime) -> None:
+    """A card that no limiter makes slower."""
+    cupy.gemm = kernel_of(virtual_time, 1.0, 1.0)
 
 
-@pytest.mark.usefixtures("answers_late")
+CUBE = Configuration.parse("tiled(tile=16) 64x64x64 f32")
+
+
+@pytest.mark.usefixtures("waits")
 @pytest.mark.parametrize(
     ("clock_events", "sm_clock_mhz", "sampled_mw", "why"),
     [
-        (0x4, 1500, 300_000, "the power limiter is at work"),
-        (0x4, 1980, 300_000, None),
+        (0x4, 1500, 300_000, None),  # the driver still speaks of the kernel before
         (0, 1980, 640_000, "it draws 640 W of 700 W"),
         (0, 1980, 600_000, None),
     ],
 )
-def test_a_card_that_has_not_settled_is_timed_again(
+def test_a_kernel_that_draws_nearly_the_limit_is_watched_until_it_has_settled(
     device: CudaDevice, pynvml: FakePynvml, clock_events: int, sm_clock_mhz: int, sampled_mw: int, why: str | None
 ) -> None:
-    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)  # at its fastest
     pynvml.clock_events, pynvml.sm_clock_mhz, pynvml.sampled_mw = clock_events, sm_clock_mhz, sampled_mw
     explanation = Explanation()
-    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
-    assert [why for note in explanation.notes if "Timed again" in note and why and why in note] == [why] * bool(why)
-    assert why is None or row.window_s > LATE_SECONDS
+    row = device.measure(CUBE, WARMED, explanation)
+    assert [why for note in explanation.notes if "had not settled" in note and why and why in note] == [why] * bool(why)
+    assert (row.window_s >= UNTOUCHED_SECONDS) is (why is not None)
     assert len(explanation.samples_ms) == row.samples
-    assert row.throttle_reasons == ("sw_power_cap" if clock_events else "none")
+    assert (row.power_limited, row.throttle_reasons) == (False, "none")
+    assert row.runtime_settled_ms == row.runtime_ms
+    assert row.runtime_burst_ms == pytest.approx(row.runtime_ms, rel=0.01)
 
 
-@pytest.mark.usefixtures("answers_late")
-def test_the_first_kernel_is_timed_again_where_the_limiter_is_still_at_work(
-    device: CudaDevice, pynvml: FakePynvml
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize("faster_before", [True, False])
+def test_of_a_card_without_power_samples_clocks_and_events_tell(
+    device: CudaDevice, pynvml: FakePynvml, faster_before: bool
 ) -> None:
-    pynvml.clock_events, pynvml.sm_clock_mhz, pynvml.sampled_mw = 0x4, 1620, 300_000
+    pynvml.failing["nvmlDeviceGetSamples"] = 3
+    device.close()
+    device.open()
+    if faster_before:
+        assert device.measure(CUBE, WARMED).power_limited is False
+    pynvml.clock_events, pynvml.sm_clock_mhz = 0x4, 1620
     explanation = Explanation()
-    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
+    row = device.measure(CUBE, WARMED, explanation)
     assert any("the power limiter is at work" in note for note in explanation.notes)
+    assert row.power_limited is faster_before  # otherwise it is not known what is fast
+    assert row.throttle_reasons == ("sw_power_cap" if faster_before else "none")
 
 
-@pytest.mark.usefixtures("answers_late")
+@pytest.fixture
+def held(pynvml: FakePynvml, cupy: FakeCupy, virtual_time: VirtualTime) -> None:
+    """A limiter that makes kernels slower, and holds the card 10% above its limit for a while."""
+    cupy.gemm = kernel_of(virtual_time, 1.0, 1.6)
+    pynvml.sampled_mw = 770_000
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("power", ["none", "all"])
+def test_a_held_kernel_has_the_time_at_the_limit_and_its_burst(device: CudaDevice, power: str) -> None:
+    explanation = Explanation()
+    row = device.measure(CUBE, WARMED.model_copy(update={"power": power}), explanation)
+    assert row.power_limited is True
+    assert row.runtime_burst_ms == pytest.approx(1.0, rel=0.01)
+    assert row.runtime_settled_ms == row.runtime_ms == pytest.approx(1.6 * 1.1**POWER_EXPONENT, rel=0.01)
+    assert row.settled_samples == row.samples == len(explanation.samples_ms)
+    assert row.runtime_settled_rse is not None
+    assert row.runtime_settled_rse >= LAW_RSE
+    assert (row.power_w is None) is (power == "none")
+
+
+@pytest.mark.usefixtures("held")
+def test_the_card_rests_after_a_kernel_at_its_limit(
+    device: CudaDevice, pynvml: FakePynvml, virtual_time: VirtualTime
+) -> None:
+    assert device.measure(CUBE, WARMED).details["rested_s"] == 0
+    ended_s = virtual_time.now_s
+    pynvml.sampled_mw = 300_000
+    explanation = Explanation()
+    rested = device.measure(CUBE, WARMED, explanation)
+    assert 0 < rested.details["rested_s"] <= cuda_tiers.REST_SECONDS
+    assert virtual_time.now_s - ended_s - rested.window_s >= 0.9 * cuda_tiers.REST_SECONDS
+    assert explanation.seconds["rest"] == pytest.approx(rested.details["rested_s"], abs=1e-3)
+    assert device.measure(CUBE, WARMED).details["rested_s"] == 0  # it drew little
+
+
+@pytest.mark.usefixtures("waits")
 def test_a_kernel_runs_on_until_its_power_was_sampled(
     device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,20 +469,19 @@ def test_a_kernel_runs_on_until_its_power_was_sampled(
     monkeypatch.setattr(FakePynvml, "nvmlDeviceGetSamples", late)
     pynvml.sampled_mw = 690_000
     explanation = Explanation()
-    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED, explanation)
-    assert len(asked) == 4
-    assert len(set(asked)) == 1
+    device.measure(CUBE, WARMED, explanation)
+    assert len(set(asked[:4])) == 1
     assert any("690 W of 700 W" in note for note in explanation.notes)
     pynvml.failing["nvmlDeviceGetSamples"] = 3
     other = open_device(device.identity)  # of a card that does not sample its power, which nothing waits for
     other.open()
     pynvml.calls.clear()
-    other.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)
+    other.measure(CUBE, WARMED)
     other.close()
     assert pynvml.calls.count("nvmlDeviceGetSamples") == 1
 
 
-@pytest.mark.usefixtures("answers_late")
+@pytest.mark.usefixtures("waits")
 @pytest.mark.parametrize(("watts", "looks"), [(100, 1), (400, 2)])
 def test_a_kernel_that_draws_little_does_not_wait_for_a_power_sample_of_its_own(
     device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch, watts: int, looks: int
@@ -413,14 +497,6 @@ def test_a_kernel_that_draws_little_does_not_wait_for_a_power_sample_of_its_own(
     monkeypatch.setattr(FakePynvml, "nvmlDeviceGetSamples", samples)
     device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
     assert len(asked) == looks
-
-
-@pytest.mark.usefixtures("answers_late")
-def test_the_clocks_of_a_row_are_those_of_the_last_timing(device: CudaDevice, pynvml: FakePynvml) -> None:
-    pynvml.sm_clocks_mhz = [1980, 1200, 1300]  # at rest, and at the beginning and the end of the first timing
-    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), WARMED)
-    assert pynvml.sm_clocks_mhz == []
-    assert row.sm_clock_mhz == 1980
 
 
 def test_clocks_that_a_user_set_are_in_the_row(device: CudaDevice, pynvml: FakePynvml) -> None:

@@ -251,14 +251,14 @@ class _Bound:
 
 
 def test_a_card_that_corrupts_a_bit_under_load_gives_no_row(card: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    time = cuda_tiers.Tiers.time
+    measure = cuda_tiers.Tiers.measure
 
-    def corrupts(self: Any, work: Any, *rest: Any) -> Any:
-        timing = time(self, work, *rest)
+    def corrupts(self: Any, work: Any, *rest: Any, **named: Any) -> Any:
+        times = measure(self, work, *rest, **named)
         flip(work.operands.d, 17, 5)
-        return timing
+        return times
 
-    monkeypatch.setattr(cuda_tiers.Tiers, "time", corrupts)
+    monkeypatch.setattr(cuda_tiers.Tiers, "measure", corrupts)
     with pytest.raises(ResultCorrupted, match=r"1 of 1,320 elements differ, the first at \(17, 5\)"):
         card.measure(TILED, QUICK)
     monkeypatch.setattr(tiled._BoundTiled, "deterministic", False)

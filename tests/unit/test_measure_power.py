@@ -17,6 +17,7 @@ from workers.measure.nvml import Telemetry
 from workers.measure.power.nvml_power import REGIME_RSE, CardReading, measure_power
 from workers.measure.power.rapl_power import RaplPower, packages
 from workers.measure.power.series import (
+    DROPPED_SECONDS,
     EnergySteps,
     Mean,
     averages,
@@ -369,7 +370,7 @@ def test_noise_that_explains_a_distance_is_no_disagreement(poll_s: float, apart:
     for at in np.arange(0.1, 0.46, poll_s).tolist():  # a step every 100 ms, seen as well as polls are dense
         steps.add(at, at + poll_s, int(at * 10) * 56_000)
     ring = [(tick / 50, WATTS) for tick in range(25)]
-    assert disagree(steps, ring) is apart
+    assert disagree(steps, ring, DROPPED_SECONDS) is apart
 
 
 def test_a_sample_that_averages_over_the_dropped_beginning_is_dropped() -> None:

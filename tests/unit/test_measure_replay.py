@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from workers.measure.replay import (
     MIN_REPLAY_MS,
+    QUEUED_MS,
     Launches,
     Lot,
     ReplayPlan,
     Replays,
     batches_of_replays,
     estimate_ms,
+    in_time,
     mean_ms,
     plan_replays,
     replays_in_batch,
@@ -107,10 +109,29 @@ def test_lots_tell_how_fast_a_card_was_while_it_was_kept_busy() -> None:
     runs = Replays(card, card, lambda _: None, 1, ReplayPlan(launches=(1,)))
     runs.keep_busy(1.0)
     runs.keep_busy(1.0)
+    queued = 2 * int(QUEUED_MS)
     runs.drain()
-    assert runs.pace() == [Lot(0.05, 1.0, 50), Lot(0.1, 1.0, 50)]
+    assert runs.pace() == [Lot(pytest.approx((1 + n) / 1e3), pytest.approx(1.0), 1) for n in range(queued)]  # type: ignore[arg-type]
     runs.keep_busy(1.0)
-    assert card.launched_ms == []  # after draining, two lots are queued anew
+    assert len(card.launched_ms) == 200 - 2 * queued  # after draining, as much is queued anew
+    assert runs.pace() == []  # none of which has ended
+
+
+def test_a_lot_that_the_host_queued_after_the_card_had_run_dry_is_late() -> None:
+    card = LateHost([0.0, 0.0, 5.0, 5.0])
+    runs = Replays(card, card, lambda _: None, 1, ReplayPlan(launches=(1,)))
+    assert [lot.late for lot in runs.begin(1.0, 4.0)] == [False, False, True, False]
+    lots = runs.pace()
+    assert [lot.gemm_ms for lot in in_time(lots)] == [1.0, 1.0, 1.0]
+    assert in_time([lot for lot in lots if lot.late]) == [lots[2]]
+
+
+def test_a_load_begins_with_at_least_so_many_milliseconds() -> None:
+    card = GraphCard(0.25)
+    runs = runs_of(card, card, card.launch, 11, 0.5, capturable=True)  # it takes half as long as was known
+    lots = runs.begin(0.5, 40.0)
+    assert lots[-1].ended_s >= 0.04
+    assert sum(lot.launches for lot in lots) == len(card.launched)
 
 
 def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
@@ -228,9 +249,10 @@ def test_graphs_of_different_lengths_are_counted_by_what_they_are() -> None:
     runs.keep_busy(0.25)
     runs.drain()
     launched = len(card.launched)
-    assert 400 <= launched <= 400 + 2 * 6  # two lots of 50 ms
+    least = 2 * QUEUED_MS / 0.25
+    assert least <= launched <= least + 2 * 6
     assert sum(lot.launches for lot in runs.pace()) == launched
-    assert [lot.gemm_ms for lot in runs.pace()] == pytest.approx([0.25, 0.25])
+    assert [lot.gemm_ms for lot in runs.pace()] == pytest.approx([0.25] * len(runs.pace()))
     assert runs.pace()[-1].ended_s == pytest.approx(launched * 0.25e-3)
     used = Counter(card.launched)
     assert max(used.values()) - min(used.values()) <= 1

@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import limiter_traces
 from workers.measure.nvml import Telemetry
-from workers.measure.settling import drawn_w, why_unsettled
+from workers.measure.replay import Lot
+from workers.measure.settling import (
+    POWER_EXPONENT,
+    Interval,
+    agreeing,
+    drawn_w,
+    intervals,
+    is_held,
+    is_untouched,
+    why_unsettled,
+)
 
 CAP, IDLE = 0x4, 0x1
 
@@ -51,15 +62,13 @@ def test_signs(
         ([(9.99, 300.0), (10.01, 150.0)], [300.0]),  # half of the sample is of the kernel, which drew 300 W at most
         ([(9.99, 150.0), (10.01, 300.0)], []),  # it may draw 600 W of 700 W
         ([(9.985, 150.0), (10.005, 300.0)], []),
-        (
-            [(9.985, 150.0), (10.005, 300.0), (10.015, 200.0)],
-            [200.0],
-        ),  # a sample of the kernel alone, though a short one
-        ([(9.99, 300.0), (10.01, 650.0), (10.03, 640.0)], [640.0]),
+        ([(9.985, 150.0), (10.005, 300.0), (10.025, 400.0)], [500.0]),  # the sensor has not risen yet
+        ([(9.985, 150.0), (10.005, 300.0), (10.025, 560.0)], []),  # so it may draw 700 W
+        ([(9.99, 300.0), (10.01, 650.0), (10.03, 640.0), (10.05, 690.0)], [690.0]),
         ([(9.96, 300.0), (9.98, 300.0)], []),  # none since it began
         ([(9.98, 300.0), (10.0, 300.0)], []),
         ([(10.01, 150.0)], []),  # not known since when
-        ([(10.02, 650.0)], [650.0]),
+        ([(10.04, 650.0)], [650.0]),
         ([], []),
     ],
 )
@@ -85,3 +94,66 @@ def test_no_recorded_kernel_drew_much_more_than_its_bound() -> None:
                 shares.append(max(alone) / bound[0])
     assert len(shares) > 60
     assert max(shares) < 1.12
+
+
+# --- the time at the limit ----------------------------------------------------------------------------
+
+
+def test_an_interval_has_the_mean_time_of_the_lots_within_it() -> None:
+    lots = [Lot(0.01, 1.0, 10), Lot(0.03, 2.0, 10), Lot(0.05, 2.0, 10)]
+    found = intervals(lots, [(0.005, 100.0), (0.02, 650.0), (0.04, 700.0), (0.055, 700.0), (0.2, 1.0)])
+    assert [(one.begin_s, one.end_s, one.watts) for one in found] == [(0.005, 0.02, 650.0), (0.02, 0.04, 700.0)]
+    assert [one.gemm_ms for one in found] == pytest.approx([15 / 10, 2.0])  # 5 launches of 1 ms and 5 of 2 ms
+    assert intervals([], [(0.005, 100.0), (0.02, 650.0)]) == []
+
+
+def at(watts: float, gemm_ms: float) -> Interval:
+    return Interval(0.2, 0.22, watts, gemm_ms)
+
+
+def test_power_and_time_of_one_moment_tell_the_time_at_the_limit() -> None:
+    assert at(700.0, 2.0).at_limit_ms(700.0) == 2.0
+    assert at(800.0, 2.0).at_limit_ms(700.0) == pytest.approx(2.0 * (8 / 7) ** POWER_EXPONENT)
+    assert at(600.0, 2.0).at_limit_ms(700.0) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("seen", "held"),
+    [
+        ([at(780.0, 1.1), at(690.0, 1.15)], True),
+        ([at(690.0, 1.005)], False),  # as fast as its burst
+        ([at(500.0, 1.1)], False),  # slower, but not for its power
+        ([], False),
+    ],
+)
+def test_a_kernel_is_held_where_it_is_slower_and_its_power_is_near_the_limit(seen: list[Interval], held: bool) -> None:
+    assert is_held(seen, 700.0, 1.0) is held
+
+
+def test_a_kernel_that_was_never_slower_than_its_burst_is_untouched() -> None:
+    steady = [Lot(0.001 * n, 1.0, 1) for n in range(1, 61)]
+    assert is_untouched(steady, 1.0)
+    assert is_untouched([*steady, Lot(0.062, 1.5, 1)], 1.0)  # one hiccup
+    assert not is_untouched([*steady, Lot(0.062, 1.05, 1), Lot(0.064, 1.05, 1)], 1.0)
+    assert is_untouched([*steady, *(Lot(0.07 + 0.002 * n, 2.0, 1, late=True) for n in range(9))], 1.0)
+
+
+def test_times_at_the_limit_agree_where_the_last_ones_do() -> None:
+    swinging = [at(700.0, ms) for ms in (2.0, 1.5, 1.1)]
+    steady = [at(700.0, ms) for ms in (1.0, 1.01, 1.005, 1.0)]
+    assert not agreeing(swinging, 700.0)
+    assert not agreeing(steady[:3], 700.0)
+    assert agreeing([*swinging, *steady], 700.0)
+    assert not agreeing([*steady, at(700.0, 1.05)], 700.0)
+
+
+def test_recorded_loads_tell_the_settled_time_from_a_fraction_of_a_second() -> None:
+    """The figures of docs/measuring.md."""
+    figures = limiter_traces.judged(limiter_traces.load())
+    assert figures["cases"] >= 50
+    assert figures["early"][0] < 0.6
+    assert figures["early"][2] < 3
+    assert figures["window"][0] < 0.5
+    assert figures["window"][2] < 1.6
+    assert figures["burst_after_rest"]["0.1"][0] < 0.6 < figures["burst_after_rest"]["0"][0]
+    assert abs(figures["exponent_median"] - POWER_EXPONENT) < 0.02

@@ -231,7 +231,7 @@ class FakeDevice:
         self.asked: list[str] = []
         self.did: list[str] = []
         self._interrupted_at = interrupted_at
-        self.tiers = SimpleNamespace(time=self._time)
+        self.tiers = SimpleNamespace(measure=self._time)
 
     @contextmanager
     def replaying(self, configuration: Any, rules: Any) -> Iterator[Any]:
@@ -249,7 +249,7 @@ class FakeDevice:
     def _time(self, work: Any, rules: Any, log: Any) -> Any:
         self._did("time")
         work.gemm_ms = 0.5
-        return SimpleNamespace(median_ms=0.5, rse=0.001)
+        return SimpleNamespace(timing=SimpleNamespace(median_ms=0.5, rse=0.001)), None
 
     def sample(self, replays: int) -> list[float]:
         self._did(f"{replays} replays")

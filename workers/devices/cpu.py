@@ -22,6 +22,7 @@ from farm.kernels import Configuration
 from farm.lazy import load
 from farm.measurement import Measurement, MeasuringRules
 from farm.operands import OperandRules
+from farm.protocols import ProtocolName
 from farm.vendors import CPU, device_type_of
 from workers.devices import host
 from workers.kernels.base import CpuFamily, CpuKernel
@@ -35,6 +36,7 @@ from workers.measure.operands import OPERANDS_VERSION, HostArena, OperandSet, Ro
 from workers.measure.power.rapl_power import packages
 from workers.measure.power.source import PowerSource
 from workers.measure.soak import Soak, soak
+from workers.measure.times import Times
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification, verify
 
@@ -112,6 +114,8 @@ class CpuDevice:
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
         start = time.perf_counter()
+        if rules.protocol is not ProtocolName.FARM:
+            raise InvalidOnDevice(why=f"a CPU cannot follow the protocol {rules.protocol}, only {ProtocolName.FARM}")
         operands, rotation = self._operands(configuration, rules)
         with self._families[configuration.kernel.family].bind(configuration) as kernel:
             try:
@@ -138,7 +142,7 @@ class CpuDevice:
             explanation.seconds |= {"warm cache": warmed - timed, "power": end - warmed}
             explanation.seconds |= {"comparing bits": compared - end}
         return Measurement(
-            **timing.columns(),
+            **Times(timing=timing, settled=timing).columns(),
             l2=rotation.l2,
             runtime_warm_ms=None if warm is None else warm.median_ms,
             **({} if power is None else power.columns()),

@@ -24,12 +24,14 @@ from farm.kernels import MEMORY_SHARE, Configuration
 from farm.lazy import load
 from farm.measurement import Measurement, MeasuringRules
 from farm.operands import OperandRules
+from farm.protocols import ProtocolName
 from farm.vendors import NVIDIA
 from workers.devices.cards import require_cupy
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
 from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_errors import cuda_errors
 from workers.devices.cuda_exactness import CardLoad, exactness
+from workers.devices.cuda_protocols import ProtocolRunner
 from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
@@ -95,6 +97,7 @@ class CudaDevice:
             self._arena = DeviceArena(self._cp, 2 * self._l2_bytes, multiprocessors)
             self._verifier = CudaVerifier(self._cp, multiprocessors)
             self._digests = CudaDigests(self._cp, multiprocessors)
+        self._other_protocols = ProtocolRunner(self._cp, self._stream, self.meter, self.tiers, self._l2_bytes)
         card = CardContext(
             cp=self._cp, traits=self.identity.traits, threads_per_multiprocessor=threads, kernels=self._kernels
         )
@@ -180,12 +183,11 @@ class CudaDevice:
         if self._idle_power_w is None:  # it was at work when this process opened it
             self._idle_power_w = self.meter.resting_power_w
         log = TelemetryLog(before=self.meter.telemetry())
-        with self.replaying(configuration, rules.operands) as work:
-            timing = self.tiers.time(work, rules, log, explanation)
+        operands = rules.operands_used
+        tiers = self.tiers if rules.protocol is ProtocolName.FARM else self._other_protocols
+        with self.replaying(configuration, operands) as work:
+            times, power = tiers.measure(work, rules, log, explanation, power=rules.wants_power(configuration.id))
             timed = time.perf_counter()
-            power = self.tiers.power(work, rules, log, explanation) if rules.wants_power(configuration.id) else None
-            sustained_ms = None if power is None else work.sustained_ms()
-            powered = time.perf_counter()
             warm_ms = None
             if rules.timing.warm_l2:
                 runs = self._runs(work.kernel, 1, work.gemm_ms)
@@ -195,9 +197,9 @@ class CudaDevice:
             exact = exactness(self._cp, self._digests, family, configuration, work, rules, self.identity.traits)
             if explanation is not None:
                 explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
-                explanation.seconds |= {"preparing and verifying": work.began_s - start}
-                explanation.seconds |= {"timing": timed - work.began_s}
-                explanation.seconds |= {"power": powered - timed, "warm cache": end - powered}
+                prepared = work.began_s - work.rested_s - start
+                explanation.seconds |= {"preparing and verifying": prepared, "rest": work.rested_s}
+                explanation.seconds |= {"timing and power": timed - work.began_s, "warm cache": end - timed}
                 explanation.seconds |= {"comparing bits": time.perf_counter() - end}
             details = {
                 **work.kernel.details(),
@@ -205,21 +207,22 @@ class CudaDevice:
                 "footprint_bytes": work.rotation.footprint_bytes,
                 **work.runs.details(),
                 "verified_by": work.checked.method,
+                "rested_s": round(work.rested_s, 4),
                 **({} if power is None else power.details()),
             }
             return Measurement(
-                **timing.columns(),
+                **times.columns(),
                 l2=work.rotation.l2,
                 runtime_warm_ms=warm_ms,
-                runtime_settled_ms=sustained_ms,
                 **({} if power is None else power.columns()),
                 idle_power_w=self._idle_power_w,
                 power_limit_w=self._power_limit_w,
-                **log.columns(),
+                **log.columns(times.power_limited),
                 verify_error=work.checked.error,
                 **exact.columns(),
-                distribution=rules.operands.text,
-                seed=rules.operands.seed,
+                distribution=operands.text,
+                seed=operands.seed,
+                protocol=rules.protocol,
                 kernel_hash=work.kernel.hash,
                 cost_s=time.perf_counter() - start,
                 window_s=end - work.began_s,
@@ -253,17 +256,20 @@ class CudaDevice:
                 )
                 try:
                     checked, result, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
-                    warming_s = self._warm_meanwhile(kernel, rotation.sets, rough_ms)
+                    rest = self.tiers.rest_left_s() > 0
+                    warming_s = None if rest else self._warm_meanwhile(kernel, rotation.sets, rough_ms)
                     runs = self._runs(kernel, rotation.sets, rough_ms)
+                    rest_s = self.tiers.rest(self._stream)
                     yield Work(
-                        kernel,
-                        runs,
-                        rotation,
-                        checked,
-                        buffers.views(0),
-                        result,
-                        rough_ms,
-                        warming_s or time.perf_counter(),
+                        kernel=kernel,
+                        runs=runs,
+                        rotation=rotation,
+                        checked=checked,
+                        operands=buffers.views(0),
+                        result=result,
+                        gemm_ms=rough_ms,
+                        began_s=warming_s or time.perf_counter(),
+                        rested_s=rest_s,
                     )
                 finally:
                     kernel.close()

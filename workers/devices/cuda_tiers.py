@@ -1,11 +1,22 @@
-"""The tiers of a measurement on a card: how long a kernel takes, and how much it draws."""
+"""The tiers of a measurement on a card under the protocol `farm`: how long a kernel takes, and how much it draws.
+
+One load without a gap: its first part gives the burst time, the next the samples of the timing, and the rest the power. Where the
+power limiter holds the card, the settled time comes from what was read once it had answered: see `workers.measure.settling`.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 from farm.measurement import MeasuringRules
+from farm.protocols import PROTOCOLS, ProtocolName
+from farm.vendors.nvidia import ClockEvent
 from workers.kernels.base import BoundKernel
 from workers.measure.exactness import Result
 from workers.measure.explain import Explanation
@@ -13,9 +24,26 @@ from workers.measure.nvml import Card
 from workers.measure.operands import OperandSet, Rotation
 from workers.measure.power.series import DROPPED_SECONDS
 from workers.measure.power.source import PowerReading, PowerSource
-from workers.measure.replay import Runs, batches_of_replays, mean_ms
-from workers.measure.settling import ANSWER_SECONDS, drawn_w, why_unsettled
+from workers.measure.replay import BATCH_MS, Runs, batches_of_replays, in_time
+from workers.measure.settling import (
+    AGREEING,
+    ANSWER_SECONDS,
+    BURST_FROM_SECONDS,
+    BURST_UNTIL_SECONDS,
+    LAW_RSE,
+    MOVED,
+    SWINGING_SECONDS,
+    UNTOUCHED_SECONDS,
+    Interval,
+    agreeing,
+    drawn_w,
+    intervals,
+    is_held,
+    is_untouched,
+    why_unsettled,
+)
 from workers.measure.telemetry import TelemetryLog
+from workers.measure.times import Times
 from workers.measure.timing import Timing, time_samples, warm_up
 from workers.measure.verify import Verification
 
@@ -27,6 +55,14 @@ WAITING_MS = 5.0
 
 LOOK_SECONDS = 0.1
 """Between two looks at clocks and temperature while timing."""
+
+AWAKE_SECONDS = 0.02
+"""So long before a rest ends, the processor stays awake."""
+
+POLLING_SECONDS = 0.002
+"""Between two looks at what has ended while the card is kept busy."""
+
+REST_SECONDS = PROTOCOLS[ProtocolName.FARM].rest_s
 
 
 @dataclass(slots=True)
@@ -41,6 +77,7 @@ class Work:
     result: Result  # its D
     gemm_ms: float  # as far as is known
     began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
+    rested_s: float = 0.0  # seconds of rest before that
 
     @property
     def ran_s(self) -> float:
@@ -48,19 +85,12 @@ class Work:
         return time.perf_counter() - self.began_s
 
     def keep_busy(self) -> None:
-        """Queues 50 to 100 ms of work and returns at once."""
+        """Queues some milliseconds of work and returns at once."""
         self.runs.keep_busy(self.gemm_ms)
 
     def drain(self) -> None:
         """Waits for all queued work."""
         self.runs.drain()
-
-    def sustained_ms(self) -> float | None:
-        """The mean time of a GEMM while the card was last kept busy, over the part of the window that its power is read from.
-
-        None if it was not kept busy.
-        """
-        return mean_ms(self.runs.pace(), DROPPED_SECONDS)
 
     def run_for(self, milliseconds: float) -> None:
         """Runs it for about so long, and waits for that."""
@@ -91,33 +121,164 @@ class Tiers:
         self._power_source = power_source
         self._limit_w = meter.power_limit_w
         self._samples_power = bool(meter.power_samples(0))
+        self._tells_power = self._samples_power and self._limit_w is not None
         self._fastest_mhz: int | None = None  # the highest SM clock that was seen
+        self._at_limit_until_s = -math.inf  # of `time.perf_counter`: when the last load at the limit ended
 
-    def time(
-        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None = None
-    ) -> Timing:
-        """Times it by the rules; `work.gemm_ms` is the median then.
+    def rest_left_s(self) -> float:
+        """Seconds until the card has rested enough after a load at its limit."""
+        return max(0.0, self._at_limit_until_s + REST_SECONDS - time.perf_counter())
 
-        It is timed again where there are signs that the card had not settled: see `workers.measure.settling`.
+    def rest(self, stream: Any) -> float:
+        """Lets the card rest as long as it must. Returns the seconds.
+
+        The last milliseconds are not slept: a processor that has just woken up queues short graphs too slowly.
         """
-        began_s = time.time()
-        work.gemm_ms = warm_up(work.runs.sample, rules.timing.warmup_seconds, explanation=explanation)
-        settled = work.ran_s >= ANSWER_SECONDS
-        timing = self._timed(work, rules, log, explanation)
-        why = None if settled else self._why_unsettled(work, log, began_s)
-        if why is None:
-            return timing
-        if explanation is not None:
-            explanation.note(f"{timing.median_ms:.4g} ms, but the card had not settled: {why}. Timed again")
-        log.looks.clear()
-        while work.ran_s < ANSWER_SECONDS:
-            work.run_for(1e3 * (ANSWER_SECONDS - work.ran_s))
-        return self._timed(work, rules, log, explanation)
+        rest_s = self.rest_left_s()
+        if rest_s:
+            stream.synchronize()
+            time.sleep(max(0.0, rest_s - AWAKE_SECONDS))
+            while self.rest_left_s():
+                pass
+        return rest_s
 
-    def _timed(self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None) -> Timing:
+    def measure(
+        self,
+        work: Work,
+        rules: MeasuringRules,
+        log: TelemetryLog,
+        explanation: Explanation | None = None,
+        *,
+        power: bool = False,
+    ) -> tuple[Times, PowerReading | None]:
+        """Times it by the rules, and reads its power where `power` is true; `work.gemm_ms` is the time of a GEMM then."""
+        began_s = time.time() - work.ran_s
+        burst, later_ms = self._burst(work, rules, log, explanation)
+        reading, settled, timing = None, None, None
+        if power:
+            reading = self.power(work, rules, log, explanation)
+            settled = self._at_limit(self._seen(work, began_s), burst, explanation)
+            if settled is None:
+                timing = self._timing_of_lots(work, rules, explanation)
+        elif (why := self._why_unsettled(work, log, began_s)) is not None:
+            if explanation is not None:
+                explanation.note(f"the card had not settled: {why}")
+            log.looks.clear()
+            seen = self._settle(work, log, began_s, burst)
+            settled = self._at_limit(seen[-AGREEING:] if self._agree(seen) else seen, burst, explanation)
+            if settled is None:
+                timing = self._timing_of_lots(work, rules, explanation)
+            later_ms = []
+        if settled is not None:
+            self._at_limit_until_s = time.perf_counter()
+            return Times(timing=settled, burst=burst, settled=settled, power_limited=True), reading
+        if timing is None:
+            timing = self._timed(work, rules, log, explanation, later_ms)
+        return Times(timing=timing, burst=burst, settled=timing, power_limited=self._is_slowed(log)), reading
+
+    def _burst(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None
+    ) -> tuple[Timing, list[float]]:
+        """The burst, and the samples that came after it."""
+        after_ms = rules.timing.min_samples * work.gemm_ms * work.runs.launches
+        lots = work.runs.begin(work.gemm_ms, 1e3 * BURST_UNTIL_SECONDS + min(after_ms, BATCH_MS))
+        _Look(self._meter, log)()
+        begins = chain([0.0], (lot.ended_s for lot in lots))
+        first = [
+            lot
+            for lot, begin_s in zip(lots, begins, strict=False)
+            if begin_s >= BURST_FROM_SECONDS and lot.ended_s <= BURST_UNTIL_SECONDS
+        ] or lots[:1]
+        burst = Timing.of([lot.gemm_ms for lot in in_time(first)], "burst")
+        work.gemm_ms = burst.median_ms
+        if explanation is not None:
+            explanation.burst_ms = [lot.gemm_ms for lot in first]
+            explanation.note(f"burst: {burst.median_ms:.4g} ms, the median of {burst.samples} samples")
+        warm_up_s = max(BURST_UNTIL_SECONDS, rules.timing.warmup_seconds)
+        while work.ran_s < rules.timing.warmup_seconds:
+            work.run_for(BATCH_MS)
+        return burst, [lot.gemm_ms for lot in lots if lot.ended_s > warm_up_s and not lot.late]
+
+    def _seen(self, work: Work, began_s: float) -> list[Interval]:
+        """Times and power since the limiter has answered, of what the card was last kept busy with."""
+        busy_s = work.runs.busy_since_s
+        since_us = int(1e6 * (busy_s - RING_SECONDS))
+        samples = [(at_us / 1e6 - busy_s, watts) for at_us, watts in self._meter.power_samples(since_us)]
+        answered_s = began_s + ANSWER_SECONDS - busy_s
+        return [one for one in intervals(work.runs.pace(), samples) if one.begin_s >= answered_s]
+
+    def _settle(self, work: Work, log: TelemetryLog, began_s: float, burst: Timing) -> list[Interval]:
+        """Keeps the card busy until its times at the limit agree, or for `SWINGING_SECONDS` since it began.
+
+        Ends sooner, with nothing, where the limiter has had its time and the kernel is not slower.
+        """
+        look = _Look(self._meter, log)
+        seen: list[Interval] = []
+        while (ran_s := time.time() - began_s) < SWINGING_SECONDS and not self._agree(seen):
+            work.keep_busy()
+            time.sleep(POLLING_SECONDS)
+            look()
+            if self._tells_power:
+                seen = self._seen(work, began_s)
+                if not seen and ran_s >= UNTOUCHED_SECONDS and is_untouched(work.runs.pace(), burst.median_ms):
+                    break
+        work.drain()
+        return seen
+
+    def _agree(self, seen: Sequence[Interval]) -> bool:
+        return self._limit_w is not None and agreeing(seen, self._limit_w)
+
+    def _at_limit(self, seen: Sequence[Interval], burst: Timing, explanation: Explanation | None) -> Timing | None:
+        """The settled time of a kernel that the limiter holds; None where it does not."""
+        limit_w = self._limit_w
+        if limit_w is None or not is_held(seen, limit_w, burst.median_ms):
+            return None
+        times = [one.at_limit_ms(limit_w) for one in seen]
+        found = Timing.of(times, "converged" if agreeing(seen, limit_w) else "budget")
+        if explanation is not None:
+            watts = statistics.median(one.watts for one in seen)
+            explanation.note(
+                f"held by the power limiter: {found.median_ms:.4g} ms at its {limit_w:.0f} W, told from"
+                f" {found.samples} power samples around {watts:.0f} W"
+            )
+            explanation.samples_ms = times
+        return replace(found, rse=math.hypot(found.rse, LAW_RSE))
+
+    def _timing_of_lots(self, work: Work, rules: MeasuringRules, explanation: Explanation | None) -> Timing | None:
+        """The timing of what the card was last kept busy with. None where that is not as much as the rules ask for."""
+        ran = work.runs.pace()
+        lots = in_time([lot for lot in ran if lot.ended_s >= DROPPED_SECONDS] or ran)
+        if len(lots) < rules.timing.min_samples:
+            return None
+        timing = Timing.of([lot.gemm_ms for lot in lots], "converged")
+        if timing.rse > rules.timing.target_rse:
+            timing = replace(timing, stop_reason="budget")
+        work.gemm_ms = timing.median_ms
+        if explanation is not None:
+            explanation.samples_ms = [lot.gemm_ms for lot in lots]
+        return timing
+
+    def _is_slowed(self, log: TelemetryLog) -> bool | None:
+        """Whether the limiter slows the card down; told from clocks and events where there are no power samples."""
+        if self._tells_power:
+            return False
+        clocks, events = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz], log.clock_events
+        if events is None or not clocks or self._fastest_mhz is None:
+            return None
+        return bool(events & ClockEvent.SW_POWER_CAP) and min(clocks) < (1 - MOVED) * self._fastest_mhz
+
+    def _timed(
+        self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None, taken: list[float]
+    ) -> Timing:
+        """Times it by the rules; `taken` are samples that it has already."""
         runs, look = work.runs, _Look(self._meter, log)
         batches = batches_of_replays(work.gemm_ms * runs.launches, rules.timing.min_samples)
-        timing = time_samples(lambda: runs.sample(next(batches), look), rules.timing, explanation=explanation)
+        first = [taken] if taken else []
+
+        def sample() -> list[float]:
+            return first.pop() if first else runs.sample(next(batches), look)
+
+        timing = time_samples(sample, rules.timing, explanation=explanation)
         work.gemm_ms = timing.median_ms
         return timing
 
@@ -127,6 +288,8 @@ class Tiers:
         clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
         known = self._fastest_mhz  # the clocks of the first kernel may still be those of an earlier one
         self._fastest_mhz = max([*clocks, known or 0]) or None
+        if self._tells_power:  # clocks are read with a delay
+            return why_unsettled([], self._drawn_w(work, began_s), self._limit_w, None)
         return why_unsettled(log.looks, self._drawn_w(work, began_s), self._limit_w, known and self._fastest_mhz)
 
     def _drawn_w(self, work: Work, began_s: float) -> list[float]:
@@ -156,6 +319,6 @@ class Tiers:
     ) -> PowerReading | None:
         """Reads the power while the card runs the kernel. None if the card measures no power."""
         try:
-            return self._power_source.measure(work.keep_busy, rules, log=log, explanation=explanation)
+            return self._power_source.measure(work.keep_busy, rules, ran_s=work.ran_s, log=log, explanation=explanation)
         finally:
             work.drain()

@@ -14,6 +14,7 @@ class Explanation:
 
     # Milliseconds of one GEMM, in the order in which they were taken.
     warm_up_ms: list[float] = field(default_factory=list)
+    burst_ms: list[float] = field(default_factory=list)
     samples_ms: list[float] = field(default_factory=list)
     warm_l2_ms: list[float] = field(default_factory=list)
     # Power: steps of the energy counter (s, mJ), samples of the driver's ring (s, W).

@@ -8,11 +8,12 @@ nvbench does; whether that worked is seen, not assumed. CuPy's module is given, 
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, cycle, islice, pairwise, repeat
+from itertools import chain, cycle, islice, pairwise, repeat, takewhile
 from typing import Any, NamedTuple, Protocol
 
 MIN_REPLAY_MS = 1.0
@@ -22,8 +23,11 @@ BATCH_MS = 20.0
 """Replays are queued one behind the other for about this long, then read together: the card does not run dry."""
 
 MAX_IN_BATCH = 64
-QUEUED_MS = 50.0
-"""Work kept in each of two places before the card while its power is read; a reading takes some milliseconds."""
+MAX_LOTS = 100_000
+"""Of a card that is kept busy for long, so many lots are remembered: at least 100 s."""
+
+QUEUED_MS = 10.0
+"""Work kept in each of two places before the card while it is kept busy; a reading of its power takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +94,17 @@ def estimate_ms(
 
 
 class Lot(NamedTuple):
-    """Launches that were queued together, to keep a card busy."""
+    """Launches that were queued together, a replay or a group, to keep a card busy."""
 
     ended_s: float  # since the first lot began
     gemm_ms: float  # mean
     launches: int
+    late: bool = False  # the host queued it after the card had run dry, so its time is too long
+
+
+def in_time(lots: Sequence[Lot]) -> Sequence[Lot]:
+    """The lots that are not late; all where every one is."""
+    return [lot for lot in lots if not lot.late] or lots
 
 
 def mean_ms(lots: Sequence[Lot], after_s: float) -> float | None:
@@ -113,14 +123,20 @@ class Runs(Protocol):
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """Milliseconds per launch of each of some samples in a row. `meanwhile` is called while they run."""
 
+    def begin(self, gemm_ms: float, milliseconds: float) -> list[Lot]:
+        """Runs for at least about so long, from rest, and waits for that. Returns the samples in order."""
+
+    busy_since_s: float
+    """When `keep_busy` was called for the first time after a `drain`, in seconds of the wall clock."""
+
     def keep_busy(self, gemm_ms: float) -> None:
-        """Queues work until two lots of some 50 ms lie before the card; returns at once."""
+        """Queues work until there is twice `QUEUED_MS` of it before the card; returns at once."""
 
     def drain(self) -> None:
         """Waits for all that was queued."""
 
     def pace(self) -> list[Lot]:
-        """What `keep_busy` queued from the first time after a `drain` to the last one, in order."""
+        """What `keep_busy` queued from the first time after a `drain` on, as far as it has ended, in order."""
 
     def details(self) -> dict[str, Any]:
         """What a row should hold of the way it was run."""
@@ -133,9 +149,10 @@ class _Busy(ABC):
         self._cp = cp
         self._stream = stream
         self.launches = launches
-        self._pending: deque[Any] = deque()
-        self._began: Any = None
-        self._ends: list[tuple[Any, int]] = []  # of all lots since the last drain, and how many launches they were
+        self.busy_since_s = 0.0
+        self._pending: deque[Any] = deque()  # the ends of what was queued together
+        self._last: Any = None  # the event from which on the next lot runs; None: the card is not kept busy
+        self._running: deque[tuple[Any, int, bool]] = deque()  # of lots: their end, launches, and whether they are late
         self._lots: list[Lot] = []
 
     @abstractmethod
@@ -143,35 +160,46 @@ class _Busy(ABC):
         """Queues a sample's launches. Returns how many they are."""
 
     def keep_busy(self, gemm_ms: float) -> None:
-        """Queues groups until two lots of some 50 ms lie before the card; returns at once."""
+        """Queues groups until there is twice `QUEUED_MS` of work before the card; returns at once."""
         while self._pending and self._pending[0].done:
             self._pending.popleft()
+        self.pace()
+        del self._lots[:-MAX_LOTS]
         while len(self._pending) < 2:
-            if self._began is None:
-                self._began = self._stream.record()
-            launches = 0
-            while launches * gemm_ms < QUEUED_MS:
-                launches += self._group()
-            end = self._stream.record()
-            self._pending.append(end)
-            self._ends.append((end, launches))
+            self._queue(gemm_ms, QUEUED_MS)
+            self._pending.append(self._running[-1][0])
+
+    def _queue(self, gemm_ms: float, milliseconds: float) -> None:
+        """Queues groups of at least about so long."""
+        if self._last is None:
+            self._last, self.busy_since_s, self._lots = self._stream.record(), time.time(), []
+        queued = 0
+        while queued * gemm_ms < milliseconds:
+            before = self._running[-1][0] if self._running else self._last
+            launches = self._group()
+            late = bool(self._running or self._lots) and bool(before.done)
+            self._running.append((self._stream.record(), launches, late))
+            queued += launches
 
     def drain(self) -> None:
         """Waits for all that was queued."""
         self._stream.synchronize()
-        elapsed, before, since_ms = self._cp.cuda.get_elapsed_time, self._began, 0.0
-        self._lots = []
-        for end, launches in self._ends:
-            took_ms = float(elapsed(before, end))
-            since_ms += took_ms
-            self._lots.append(Lot(since_ms / 1e3, took_ms / launches, launches))
-            before = end
+        self._end_lots(len(self._running))
         self._pending.clear()
-        self._ends.clear()
-        self._began = None
+        self._last = None
 
     def pace(self) -> list[Lot]:
+        self._end_lots(sum(1 for _ in takewhile(lambda lot: lot[0].done, self._running)))
         return self._lots
+
+    def _end_lots(self, count: int) -> None:
+        """Takes the times of so many lots that have ended."""
+        for _ in range(count):
+            end, launches, late = self._running.popleft()
+            took_ms = float(self._cp.cuda.get_elapsed_time(self._last, end))
+            since_s = (self._lots[-1].ended_s if self._lots else 0.0) + took_ms / 1e3
+            self._lots.append(Lot(since_s, took_ms / launches, launches, late))
+            self._last = end
 
 
 class Replays(_Busy):
@@ -196,6 +224,17 @@ class Replays(_Busy):
         self._count = len(graphs)
         self._graphs = cycle(graphs)
         self._late = 0
+
+    def begin(self, gemm_ms: float, milliseconds: float) -> list[Lot]:
+        """As `Runs.begin`: all is queued at once."""
+        self._lots = []
+        while (left_ms := milliseconds - 1e3 * (self._lots[-1].ended_s if self._lots else 0.0)) > 0:
+            self._queue(gemm_ms, left_ms)
+            self._stream.synchronize()
+            self._end_lots(len(self._running))
+            gemm_ms = min(gemm_ms, *(lot.gemm_ms for lot in self._lots))  # it may take less than was known
+        self.drain()
+        return self._lots
 
     def _group(self) -> int:
         graph, launches = next(self._graphs)
@@ -269,6 +308,14 @@ class Launches(_Busy):
         for index in islice(self._next, launches):
             self._launch(index)
         return launches
+
+    def begin(self, gemm_ms: float, milliseconds: float) -> list[Lot]:
+        """As `Runs.begin`: group by group, each behind a hold."""
+        lots, began_s = list[Lot](), time.perf_counter()
+        while not lots or 1e3 * lots[-1].ended_s < milliseconds:
+            sample_ms = self._one()
+            lots.append(Lot(time.perf_counter() - began_s, sample_ms, self.launches))
+        return lots
 
     def sample(self, replays: int = 1, meanwhile: Callable[[], None] | None = None) -> list[float]:
         """As `Runs.sample`. A group whose launches were not hidden is taken again behind a longer hold."""

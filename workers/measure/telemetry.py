@@ -37,9 +37,15 @@ class TelemetryLog:
             bits |= mask
         return bits if seen else None
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of a measurement: median clocks, the temperature before and after, every reason seen."""
+    def columns(self, power_limited: bool | None = None) -> dict[str, Any]:
+        """The columns of a measurement: median clocks, the temperature before and after, every reason seen.
+
+        The driver tells of its power limiter for half a second after a kernel that was held. Where `power_limited` is false,
+        that reason is left out.
+        """
         temperatures, events = self._values("temperature_c"), self.clock_events
+        if events is not None and power_limited is False:
+            events &= ~ClockEvent.SW_POWER_CAP
         before = None if self.before is None else self.before.temperature_c
         return {
             "sm_clock_mhz": self._median("sm_clock_mhz"),

@@ -131,6 +131,27 @@ class Timing:
     samples: int
     stop_reason: str  # converged | settled | budget | max_samples
 
+    @classmethod
+    def of(cls, samples: Sequence[float], stop_reason: str, *, rse: float | None = None) -> Timing:
+        """Of at least one sample, with the relative standard error of their mean where none is given."""
+        spread = Spread()
+        for sample in samples:
+            spread.add(sample)
+        q1_ms, median_ms, q3_ms = (
+            statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else 3 * [samples[0]]
+        )
+        if rse is None:
+            rse = spread.relative_standard_error if len(samples) > 1 else 0.0
+        return cls(
+            median_ms=median_ms,
+            q1_ms=q1_ms,
+            q3_ms=q3_ms,
+            min_ms=min(samples),
+            rse=rse,
+            samples=len(samples),
+            stop_reason=stop_reason,
+        )
+
     def columns(self) -> dict[str, Any]:
         """The columns of a `Measurement` that it fills."""
         return {
@@ -198,7 +219,7 @@ def time_samples(
                 if explanation is not None:
                     explanation.samples_ms = samples
                     explanation.note(_WHY_STOPPED[reached[0]].format(rse=spread.relative_standard_error, rules=rules))
-                return _summary(samples, spread, reached[0])
+                return Timing.of(samples, reached[0])
 
 
 _WHY_STOPPED = {
@@ -207,16 +228,3 @@ _WHY_STOPPED = {
     "max_samples": "timing stopped: {rules.max_samples} samples are the maximum of a row (standard error {rse:.3%})",
     "budget": "timing stopped: its {rules.max_seconds:g} s are used up (standard error {rse:.3%})",
 }
-
-
-def _summary(samples: list[float], spread: Spread, reason: str) -> Timing:
-    q1_ms, median_ms, q3_ms = statistics.quantiles(samples, n=4, method="inclusive")
-    return Timing(
-        median_ms=median_ms,
-        q1_ms=q1_ms,
-        q3_ms=q3_ms,
-        min_ms=min(samples),
-        rse=spread.relative_standard_error,
-        samples=len(samples),
-        stop_reason=reason,
-    )

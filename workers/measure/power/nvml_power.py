@@ -48,7 +48,8 @@ LOOK_SECONDS = 0.05
 """Time between two looks at clocks, ring and error."""
 
 MIN_SECONDS = 0.3
-"""The shortest window. By then the counter has made two steps after `DROPPED_SECONDS`, which can be compared with the ring."""
+"""The shortest window, the load before it included. By then the counter has made two steps after `DROPPED_SECONDS`, which can be
+compared with the ring."""
 
 CLOCK_SECONDS = 0.2
 """The share by which the SM clock changed in this time before the end of a window is added to the error."""
@@ -112,7 +113,10 @@ class CardReading(PowerReading):
 class _Window:
     """The readings of one window, in seconds from its beginning."""
 
-    def __init__(self, meter: PowerMeter, log: TelemetryLog, clock: Callable[[], float], wall: Callable[[], float]):
+    def __init__(
+        self, meter: PowerMeter, log: TelemetryLog, clock: Callable[[], float], wall: Callable[[], float], ran_s: float
+    ) -> None:
+        self._dropped_s, self._shortest_s = (max(0.0, seconds - ran_s) for seconds in (DROPPED_SECONDS, MIN_SECONDS))
         self._meter, self._log, self._clock = meter, log, clock
         self._start, self._wall_start = clock(), wall()
         self._limit_w = meter.power_limit_w
@@ -142,7 +146,7 @@ class _Window:
         self._log.add(seen)
         now = self.seconds
         self._held = bool((seen.clock_events or 0) & ClockEvent.SW_POWER_CAP)
-        if seen.sm_clock_mhz is not None and now >= DROPPED_SECONDS:
+        if seen.sm_clock_mhz is not None and now >= self._dropped_s:
             self._clocks_mhz.append((now, seen.sm_clock_mhz))
         for at_us, watts in self._meter.power_samples(self._ring_until_us):
             if at_us > self._ring_until_us:
@@ -155,21 +159,21 @@ class _Window:
     def reading(self, target_rse: float) -> CardReading | None:
         """The reading so far. None without enough samples."""
         now = self.seconds
-        counter = self.steps.mean(DROPPED_SECONDS)
-        samples = mean_of(averages(self.ring, DROPPED_SECONDS, now))
-        apart = disagree(self.steps, self.ring)
+        counter = self.steps.mean(self._dropped_s)
+        samples = mean_of(averages(self.ring, self._dropped_s, now))
+        apart = disagree(self.steps, self.ring, self._dropped_s)
         mean, source = better(counter, samples, apart=bool(apart)), "nvml-counter+samples"
         if counter is None or samples is None:
             source = "nvml-samples" if counter is None else "nvml-counter"
         if mean is None:
-            mean, source = mean_of(averages(self.instants, DROPPED_SECONDS, now)), "nvml-instant"
+            mean, source = mean_of(averages(self.instants, self._dropped_s, now)), "nvml-instant"
         if mean is None:
             return None
         regime = self._regime(mean)
         power_w, rse = mean.watts, math.hypot(mean.rse, REGIME_RSE[regime], self._clock_moved(now))
         if regime == "limited" and self._limit_w is not None:
             power_w, rse, source = self._limit_w, REGIME_RSE[regime], "nvml-limit"
-        enough = now >= MIN_SECONDS and mean.values >= MIN_VALUES
+        enough = now >= self._shortest_s and mean.values >= MIN_VALUES
         return CardReading(
             power_w=power_w,
             rse=rse,
@@ -218,6 +222,7 @@ def measure_power(
     target_rse: float,
     max_seconds: float,
     log: TelemetryLog,
+    ran_s: float = 0.0,
     explanation: Explanation | None = None,
     clock: Callable[[], float] = time.perf_counter,
     wall: Callable[[], float] = time.time,
@@ -225,14 +230,15 @@ def measure_power(
 ) -> CardReading | None:
     """Reads the meter until the relative standard error is at most `target_rse`, or for `max_seconds` seconds.
 
-    `keep_busy` returns at once and leaves 50 to 100 ms of work queued. It is called every few milliseconds. Work that is queued
-    before may be the same kernel, or at most `DROPPED_SECONDS` of another one.
+    `keep_busy` returns at once and leaves some milliseconds of work queued. It is called every few milliseconds. Work that is queued
+    before may be the same kernel, or at most `DROPPED_SECONDS` of another one. `ran_s`: seconds for which the same kernel ran
+    before; so much less is dropped, and needed.
     Returns None if the card measures no power, or had no new reading in that time.
     """
     if meter.total_energy_mj() is None and not meter.power_samples(0) and meter.instant_power_w() is None:
         return None
     keep_busy()
-    window = _Window(meter, log, clock, wall)
+    window = _Window(meter, log, clock, wall, ran_s)
     reading, looked_s = None, -LOOK_SECONDS
     while (now := window.seconds) < max_seconds and (reading is None or reading.stop_reason != "converged"):
         keep_busy()
@@ -262,6 +268,7 @@ class NvmlPower:
         keep_busy: Callable[[], object],
         rules: MeasuringRules,
         *,
+        ran_s: float = 0.0,
         log: TelemetryLog | None = None,
         explanation: Explanation | None = None,
     ) -> CardReading | None:
@@ -271,5 +278,9 @@ class NvmlPower:
             target_rse=rules.power_rse,
             max_seconds=rules.power_seconds,
             log=TelemetryLog() if log is None else log,
+            ran_s=ran_s,
             explanation=explanation,
+            clock=time.perf_counter,
+            wall=time.time,
+            sleep=time.sleep,
         )

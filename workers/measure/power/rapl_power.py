@@ -60,6 +60,7 @@ class RaplPower:
         keep_busy: Callable[[], object],
         rules: MeasuringRules,
         *,
+        ran_s: float = 0.0,
         log: TelemetryLog | None = None,
         explanation: Explanation | None = None,
     ) -> PowerReading | None:

@@ -138,12 +138,12 @@ def averages(samples: Sequence[tuple[float, float]], after_s: float, until_s: fl
     return [watts for (since_s, _), (at_s, watts) in pairwise(samples) if after_s <= since_s and at_s <= until_s]
 
 
-def disagree(counter: EnergySteps, ring: Sequence[tuple[float, float]]) -> bool | None:
-    """Whether counter and ring differ over the same time by more than `DISAGREEMENT` and twice their noise.
+def disagree(counter: EnergySteps, ring: Sequence[tuple[float, float]], after_s: float) -> bool | None:
+    """Whether counter and ring differ over the same time, from `after_s` on, by more than `DISAGREEMENT` and twice their noise.
 
     None if either has too few readings.
     """
-    steps = counter.after(DROPPED_SECONDS)
+    steps = counter.after(after_s)
     values = averages(ring, steps[0][0], steps[-1][0]) if len(steps) > 1 else []
     if len(values) < MIN_VALUES:
         return None

@@ -44,14 +44,16 @@ class PowerSource(Protocol):
         keep_busy: Callable[[], object],
         rules: MeasuringRules,
         *,
+        ran_s: float = 0.0,
         log: TelemetryLog | None = None,
         explanation: Explanation | None = None,
     ) -> PowerReading | None:
         """Reads power for at most `rules.power_seconds`, and may stop at a relative error of `rules.power_rse`.
 
         Args:
-            keep_busy: is called again and again, and keeps the device at work. On a GPU it returns at once, with 50 to
-                100 ms of work queued; on a CPU it returns after some work.
+            keep_busy: is called again and again, and keeps the device at work. On a GPU it returns at once, with
+                some milliseconds of work queued; on a CPU it returns after some work.
+            ran_s: seconds for which the device has done the same work already.
             log: receives the clocks, temperatures and events that the source sees on the way.
             explanation: receives the raw readings.
 
