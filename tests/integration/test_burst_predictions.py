@@ -145,6 +145,17 @@ def test_a_version_of_another_protocol_does_not_replace_the_champion_but_the_far
     assert str(info.verdict) == "Its rows are of another protocol than those of champion version 2."
 
 
+def test_a_version_that_knows_burst_times_replaces_one_that_does_not(
+    tmp_path: Path, new_registry: Callable[[Path], str]
+) -> None:
+    uri = new_registry(tmp_path)
+    train(uri, TABLE.assign(runtime_burst_ms=np.nan))
+    registry.promote(uri, DEVICE_TYPE, "1", reason="a test", force=True)
+    second = train(uri, TABLE)
+    assert second.alias == "champion"
+    assert "champion version 1" in second.decision
+
+
 def test_too_few_rows_of_a_protocol_name_the_others(uri: str) -> None:
     few = pd.concat([burst_table(5), burst_table(70, seed=2).assign(protocol="server")])
     with pytest.raises(TooFewMeasurements, match=r"Rows of other protocols are left out \(70 of server\)") as refusal:

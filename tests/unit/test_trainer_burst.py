@@ -233,6 +233,12 @@ def test_outputs_are_described_with_their_units_and_what_a_model_does_not_know()
     assert "note" in described_outputs(replace(MODEL, bursts=None))["runtime_burst_ms"]
 
 
+def test_the_ratio_of_a_configuration_is_that_of_its_rows_with_both_times() -> None:
+    new = burst_table(20, noise=0.0)
+    old = pd.concat([new.assign(runtime_ms=0.9 * new["runtime_ms"], runtime_burst_ms=np.nan)] * 3)
+    np.testing.assert_allclose(ratios(configurations(pd.concat([old, new]))), ratios(configurations(new)))
+
+
 # --- rows of one protocol ------------------------------------------------------------------------------
 
 
