@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from farm.api import Farm, farm_of, models
-from farm.api.models import Recommended
+from farm.api.models import AnsweringModel, Recommended
 from farm.both_times import burst_apart
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
 from farm.errors import BadInput
-from farm.protocols import Time
+from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName, Time
 from farm.registry import Objective, Prediction
 from farm.settings import settings
 
@@ -101,6 +101,7 @@ def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, floa
     from farm.api.confirming import Candidates
     from farm.cli.progress import follow
 
+    _require_comparable(found.answered_by)
     device_type = found.answered_by.device_type
     wanted = Candidates(
         device_type=device_type, configurations=[one.configuration for one in found.ranking[:CONFIRMED]]
@@ -120,6 +121,16 @@ def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, floa
         why = "Interrupted" if isinstance(error, KeyboardInterrupt) else f"Not over after {timeout:g} s"
         remarks.print(f"{why}: {submitted.campaign} continues. To follow it: farm watch {submitted.campaign}")
     return farm.ask(confirming.measured, wanted).measured_ms
+
+
+def _require_comparable(model: AnsweringModel) -> None:
+    """Raises `BadInput` where measured times are of another protocol than those that the model predicts."""
+    known = sorted({one.name for one in model.conditions.protocols}) if model.conditions is not None else []
+    if known and not {ProtocolName.FARM, UNKNOWN_PROTOCOL} & {*known}:
+        raise BadInput(
+            detail=f"--confirm measures by the protocol {ProtocolName.FARM}, and {model.name} v{model.version} learned from rows of "
+            f"{', '.join(known)}: their times cannot be compared."
+        )
 
 
 def _print_confirmed(found: Recommended, measured_ms: dict[str, float], top: int, as_json: bool) -> None:

@@ -134,6 +134,8 @@ def test_a_version_of_another_protocol_does_not_replace_the_champion_but_the_far
     assert (first.alias, first.protocol, first.left_out) == ("champion", "aiconfigurator", {})
     with pytest.raises(NotPredictable, match="whose times are burst"):
         registry.predict(registry.pull(uri, DEVICE_TYPE), [Configuration.parse(LIMITED)], time="settled")
+    done = farm_here(tmp_path, NOWHERE)("recommend", "600", "--dtype", "f16", "--confirm")
+    refused(done, 2, "--confirm measures by the protocol farm", "learned from rows of aiconfigurator")
     both = pd.concat([published, TABLE], ignore_index=True)
     second = train(uri, both)
     assert (second.alias, second.protocol, second.left_out) == ("champion", "farm", {"aiconfigurator": 90})
