@@ -40,7 +40,8 @@ def drawn(table: Path, rows: int, seed: int) -> pd.DataFrame:
     bands = np.digitize(known["latency"], BANDS_MS)
     each = -(-rows // (len(BANDS_MS) - 1))
     parts = [known[bands == band].sample(each, random_state=seed) for band in range(1, len(BANDS_MS))]
-    return pd.concat(parts).sample(frac=1, random_state=seed)
+    found: pd.DataFrame = pd.concat(parts).sample(frac=1, random_state=seed)
+    return found
 
 
 def gap(off: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ FIELDS = {
     "first": "12",
     "second": "13",
     "recorded": "device time",
+    "time": "settled",
+    "other": "burst",
 }
 
 
