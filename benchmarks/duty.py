@@ -1,6 +1,6 @@
 """How much of the time does the farm keep a card inside a measurement, and where does the rest go?
 
-    python -m benchmarks.duty [--gpus 1,2,4] [--campaigns tiled,cublaslt] [--power none,all] [--seconds 12] [--limit 190]
+    python -m benchmarks.duty [--gpus 1,2,4] [--campaigns tiled,cublaslt] [--power none,all] [--repetitions 2] [--seconds 12]
     python -m benchmarks.duty --device recorded --gpus 1,2 --campaigns tiled      a trial without a GPU: made-up answers
     python -m benchmarks.duty --device cpu --gpus 1 --campaigns examples/campaigns/quickstart.yaml
 
@@ -11,6 +11,7 @@ seconds after every card has landed its first batch, then cancelled; it must hav
 A card's time is counted from the end of its first batch to the end of its last but one: the first is small and pays for
 opening the card, and the last is cut. Shares of that time, summed over cards:
   duty                the rows' `window_s`: the card runs the configuration to be timed or to have its power read
+  rest                the card must run nothing, after a kernel at its power limit and before a burst
   prepare and verify  the rest of their `cost_s`: compiling, filling operands, comparing with the reference, capturing
   claim, mark, land   the rest of a batch, from its claim to its end; failed jobs and jobs without a row are in it too
   wait                between two batches
@@ -72,6 +73,7 @@ class Done:
     # Summed over its rows and the sentinel's; the last is the cost of the sentinel's alone.
     cost_s: float
     window_s: float
+    rest_s: float = 0.0
     sentinel_s: float = 0.0
     invalid: int = 0
     dead: int = 0
@@ -99,13 +101,14 @@ def shares(batches: Sequence[Done]) -> dict[str, Any]:
         return found
     middle = [batch for of_device, _ in kept for batch in of_device]
     device_s = sum(seconds for _, seconds in kept)
-    window_s, cost_s, sentinel_s = (
-        sum(getattr(batch, name) for batch in middle) for name in ("window_s", "cost_s", "sentinel_s")
+    window_s, cost_s, rest_s, sentinel_s = (
+        sum(getattr(batch, name) for batch in middle) for name in ("window_s", "cost_s", "rest_s", "sentinel_s")
     )
     batch_s = sum(batch.finished_s - batch.claimed_s for batch in middle)
     parts = {
         "duty_pct": window_s,
-        "prepare_verify_pct": cost_s - window_s,
+        "rest_pct": rest_s,
+        "prepare_verify_pct": cost_s - window_s - rest_s,
         "claim_mark_land_pct": batch_s - cost_s,
         "wait_pct": device_s - batch_s,
         "of_which_sentinels_pct": sentinel_s,
@@ -131,11 +134,12 @@ WITH held AS (
     WHERE l.campaign_id = :campaign_id AND b.claimed_at IS NOT NULL
 )
 SELECT b.device_id AS device, b.jobs, b.invalid, b.dead, extract(epoch FROM b.claimed_at)::float8 AS claimed_s,
-    extract(epoch FROM b.finished_at)::float8 AS finished_s, r.rows, r.cost_s, r.window_s, r.sentinel_s
+    extract(epoch FROM b.finished_at)::float8 AS finished_s, r.rows, r.cost_s, r.window_s, r.rest_s, r.sentinel_s
 FROM held b
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE m.source <> 'sentinel') AS rows, coalesce(sum(m.cost_s), 0) AS cost_s,
         coalesce(sum(m.window_s), 0) AS window_s,
+        coalesce(sum((m.details->>'rested_s')::float8), 0) AS rest_s,
         coalesce(sum(m.cost_s) FILTER (WHERE m.source = 'sentinel'), 0) AS sentinel_s
     FROM measurements m
     WHERE m.campaign_id = :campaign_id AND m.device_id = b.device_id AND m.measured_at > b.claimed_at
@@ -206,10 +210,10 @@ def means_ms(
 # --- running -----------------------------------------------------------------------------------------
 
 
-def variant(campaign: Campaign, power: str, devices: int) -> Campaign:
+def variant(campaign: Campaign, power: str, devices: int, repetition: int) -> Campaign:
     """The same wishes with or without power, under a name of its own: a farm measures a campaign only once."""
     rules = campaign.measure.model_copy(update={"power": power})
-    return campaign.changed(name=f"{campaign.name}-{power}-{devices}", measure=rules)
+    return campaign.changed(name=f"{campaign.name}-{power}-{devices}-{repetition}", measure=rules)
 
 
 def run(engine: Engine, stack: Stack, campaign: Campaign, devices: int, seconds: float, port: int) -> dict[str, Any]:
@@ -236,9 +240,9 @@ def run(engine: Engine, stack: Stack, campaign: Campaign, devices: int, seconds:
 
 
 COLUMNS = {
-    "devices": "devices", "campaign": "campaign", "power": "power", "duty %": "duty_pct",
+    "devices": "devices", "campaign": "campaign", "power": "power", "run": "repetition", "duty %": "duty_pct",
     "configurations/s": "configurations_per_second", "device s each": "seconds_per_configuration",
-    "prepare and verify %": "prepare_verify_pct", "claim, mark, land %": "claim_mark_land_pct", "wait %": "wait_pct",
+    "rest %": "rest_pct", "prepare and verify %": "prepare_verify_pct", "claim, mark, land %": "claim_mark_land_pct", "wait %": "wait_pct",
     "of which sentinels %": "of_which_sentinels_pct",
     "claim ms": "claim_ms", "mark ms": "mark_ms", "land ms": "land_ms", "rows": "rows",
 }  # fmt: skip
@@ -263,7 +267,8 @@ def figures(runs: Sequence[Mapping[str, Any]], device: str) -> dict[str, Any]:
     best: dict[str, Any] = {}
     for one in sorted(runs, key=lambda one: one["devices"]):
         if "duty_pct" in one:
-            best[f"{one['campaign']}, power {one['power']}"] = one["duty_pct"]
+            which = f"{one['campaign']}, power {one['power']}" + (", again" if one["repetition"] > 1 else "")
+            best[which] = one["duty_pct"]
     return {"device": device, "duty_pct": best, "runs": list(runs)}
 
 
@@ -279,7 +284,12 @@ def measure(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
         words = choose_devices(asked.device, max(counts), list(files.values()), Path(folder), made_s)
         for count in [count for count in counts if count > len(words)]:
             print(f"{count} devices are left out: this host has {len(words)}.", file=sys.stderr)
-        kinds = [(power, name) for power in asked.power.split(",") for name in loaded]
+        kinds = [
+            (power, name, repetition)
+            for power in asked.power.split(",")
+            for name in loaded
+            for repetition in range(1, asked.repetitions + 1)
+        ]
         waiting = [(count, *kind) for count in counts if count <= len(words) for kind in kinds]
         port = free_port()
         with farm_home(FARM_DEVICES=",".join(words), FARM_WORKER_METRICS=str(port)) as (urls, engine):
@@ -288,12 +298,14 @@ def measure(asked: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
                 with programs(urls, engine, words[:count]) as stack:
                     while waiting and waiting[0][0] == count and (left := end - time.monotonic()) > FEWEST_SECONDS:
                         seconds = seconds_each(left, [c for c, *_ in waiting], asked.seconds)
-                        _, power, name = waiting.pop(0)
-                        found = run(engine, stack, variant(loaded[name], power, count), count, seconds, port)
-                        runs.append({"devices": count, "campaign": name, "power": power, **found})
+                        _, power, name, repetition = waiting.pop(0)
+                        campaign = variant(loaded[name], power, count, repetition)
+                        found = run(engine, stack, campaign, count, seconds, port)
+                        about = {"devices": count, "campaign": name, "power": power, "repetition": repetition}
+                        runs.append({**about, **found})
                         print(f"{name} on {count}, power {power}: duty {found.get('duty_pct')}%", file=sys.stderr)
                         write(asked.result, figures(runs, asked.device), table(runs), repetitions=1, show=False)
-    for count, power, name in waiting:
+    for count, power, name, _ in waiting:
         print(f"There was no time for {name} on {count} devices with power {power}.", file=sys.stderr)
 
 
@@ -310,6 +322,12 @@ def main() -> None:
     parser.add_argument("--campaigns", default="tiled,cublaslt")
     parser.add_argument("--power", default="none,all", help="rules for power: none, all, fraction")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each campaign, from its first landed batches")
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=1,
+        help="of each campaign; from the second on, its kernels are compiled and loaded",
+    )
     parser.add_argument("--limit", type=float, default=190.0, help="seconds for all, shared out where they are few")
     parser.add_argument("--device", choices=("cuda", "cpu", "recorded"), default="cuda")
     parser.add_argument("--result", default="duty", help="name of the files in results/")

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 
 from farm.kernels import Configuration
-from workers.devices import Device
+from workers.devices import Device, host
 
 log = logging.getLogger(__name__)
 
@@ -17,34 +17,41 @@ AHEAD = 3
 the process is counted against the job that is being measured."""
 
 
-class Preparation:
-    """A thread that prepares one configuration at a time, in order, so that a kernel is compiled before its turn.
+PROCESSORS_EACH = 4
+"""A host compiles with one thread for each so many processors: others feed its cards."""
 
-    Callers do not wait for it. If more than `AHEAD` configurations wait, the oldest is dropped. The thread starts with the first
-    configuration. It is a daemon, so that a compilation does not delay the end of the process.
+
+class Preparation:
+    """Threads that prepare configurations in their order, so that a kernel is compiled before its turn.
+
+    Callers do not wait for them. If more than `AHEAD` configurations wait, the oldest is dropped. A thread starts with each of the
+    first configurations, up to as many as this host has processors for. They are daemons, so that a compilation does not delay
+    the end of the process.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, threads: int | None = None) -> None:
         self._device = device
         self._changed = threading.Condition()
         self._waiting: deque[Configuration] = deque(maxlen=AHEAD)
         self._ended = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        wanted = host.usable_threads() // PROCESSORS_EACH if threads is None else threads
+        self._most = min(AHEAD, max(1, wanted))
 
     def ask(self, configuration: Configuration) -> None:
         """Prepares it soon; returns at once."""
         with self._changed:
             self._waiting.append(configuration)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="preparation", daemon=True)
-                self._thread.start()
+            if len(self._threads) < self._most:
+                self._threads.append(threading.Thread(target=self._work, name="preparation", daemon=True))
+                self._threads[-1].start()
             self._changed.notify()
 
     def end(self) -> None:
-        """Ends the thread after the present configuration; returns at once."""
+        """Ends the threads after their present configurations; returns at once."""
         with self._changed:
             self._ended = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while (configuration := self._take()) is not None:
