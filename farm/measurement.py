@@ -311,6 +311,7 @@ class Measurement:
             Group.TIME,
             label="protocol",
             unstated="unknown",
+            server_default="'farm'",
         ),
     ] = "farm"
     source: Annotated[Source, Column("`measured` here, `recorded` (replayed from a file) or `imported`")] = (

@@ -42,7 +42,6 @@ def upgrade() -> None:
     _rename("sustained", "settled")
     added = ", ".join(f"ADD COLUMN {name} {kind}" for name, kind in _ADDED.items())
     op.execute(f"ALTER TABLE measurements {added}")
-    op.execute("ALTER TABLE measurements ALTER COLUMN protocol DROP DEFAULT")
     op.execute("ALTER TABLE trainings ADD COLUMN protocol text")
     op.execute("SET LOCAL farm.deleting = 'on'")  # rows may change, see append_only.sql
     op.execute(
