@@ -77,7 +77,7 @@ def test_jobs_whose_result_a_device_changes_are_measured_on_another_one_and_it_i
     command = farm_here(tmp_path, database_url)
     with serving(2, "first") as (bad, good):
         submit(campaign("any"))
-        eventually(lambda: asked(engine, "SELECT state FROM campaigns") == [("done",)], 120)
+        eventually(lambda: asked(engine, "SELECT state FROM campaigns") == [("done",)], 300)
         eventually(lambda: asked(engine, f"SELECT state FROM devices WHERE uuid = '{bad}'") == [("quarantined",)])
         of_rows = "SELECT d.uuid, count(*) FROM measurements r JOIN devices d ON d.id = r.device_id WHERE source = 'measured' GROUP BY 1"
         assert asked(engine, of_rows) == [(good, 4)]
@@ -103,7 +103,7 @@ def test_a_device_whose_rows_differ_from_those_of_two_others_is_quarantined(
 ) -> None:
     with serving(3, "always") as (bad, *good):
         submit(campaign([{"each": cpu.identify().type}]))
-        eventually(lambda: asked(engine, f"SELECT state FROM devices WHERE uuid = '{bad}'") == [("quarantined",)], 120)
+        eventually(lambda: asked(engine, f"SELECT state FROM devices WHERE uuid = '{bad}'") == [("quarantined",)], 300)
         assert asked(engine, "SELECT count(*) FROM failures") == [(0,)]
         ((reason,),) = asked(engine, f"SELECT state_reason FROM devices WHERE uuid = '{bad}'")
         assert "rows have other bits than the same work on most devices of its type" in str(reason)

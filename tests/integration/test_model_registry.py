@@ -344,6 +344,8 @@ def test_a_model_answers_through_mlflows_own_server_as_the_documentation_starts_
     here = [p.to_json() for p in registry.predict(model, CONFIGURATIONS)]
     for elsewhere, same in zip(answer["predictions"], here, strict=True):
         assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]
+        unknown = [name for name in elsewhere if same[name] is None]
+        assert {elsewhere.pop(name) for name in unknown} <= {None}
         assert elsewhere == pytest.approx({name: same[name] for name in elsewhere}, rel=1e-12)
     assert refused["status"] == 400
     assert refused["error_code"] == "INVALID_PARAMETER_VALUE"

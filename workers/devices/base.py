@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
 from workers.measure.explain import Explanation
-from workers.measure.soak import Soak
+
+if TYPE_CHECKING:  # it imports NumPy, which a program that waits for work does not need
+    from workers.measure.soak import Soak
 
 
 class Device(Protocol):
