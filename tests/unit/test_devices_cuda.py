@@ -505,11 +505,18 @@ def test_clocks_that_a_user_set_are_in_the_row(device: CudaDevice, pynvml: FakeP
     assert row.clock_policy == "locked:1500"
 
 
-def test_a_card_without_power_readings_has_none(device: CudaDevice, pynvml: FakePynvml) -> None:
+@pytest.mark.usefixtures("waits")
+def test_a_card_without_power_readings_has_none_and_is_timed_as_without(device: CudaDevice, pynvml: FakePynvml) -> None:
     pynvml.failing = {"nvmlDeviceGetTotalEnergyConsumption": 3, "nvmlDeviceGetSamples": 3}
-    rules = QUICK.model_copy(update={"power": "all"})
-    row = device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), rules)
-    assert (row.power_w, row.power_source) == (None, None)
+    device.close()
+    device.open()
+    rules = WARMED.model_copy(update={"power": "all"})
+    assert device.measure(CUBE, rules).power_w is None
+    pynvml.clock_events, pynvml.sm_clock_mhz = 0x4, 1620
+    explanation = Explanation()
+    row = device.measure(CUBE, rules, explanation)
+    assert (row.power_w, row.power_source, row.power_limited) == (None, None, True)
+    assert any("the power limiter is at work" in note for note in explanation.notes)
 
 
 def test_a_wrong_kernel_gives_no_row(device: CudaDevice, cupy: FakeCupy) -> None:

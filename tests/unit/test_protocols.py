@@ -115,6 +115,12 @@ def test_power_is_read_under_a_protocol_with_a_load_alone(device: CudaDevice) ->
             under(name, power="all")
 
 
+def test_a_burst_after_another_protocol_comes_after_a_rest(device: CudaDevice) -> None:
+    device.measure(CUBE, under("do-bench"))
+    assert device.measure(CUBE, under("farm")).details["rested_s"] > 0
+    assert device.measure(CUBE, under("farm")).details["rested_s"] == 0
+
+
 def test_sampling_goes_on_until_the_error_is_small_or_the_time_is_up(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

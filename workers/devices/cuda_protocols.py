@@ -64,6 +64,7 @@ class ProtocolRunner:
         if explanation is not None:
             explanation.samples_ms = samples
             explanation.note(f"protocol {rules.protocol}: {protocol.meaning} ({protocol.source})")
+        self.tiers.needs_rest()
         time.sleep(protocol.cool_down_s)
         burst, settled = (timing if protocol.time == name else None for name in ("burst", "settled"))
         return Times(timing=timing, burst=burst, settled=settled), reading

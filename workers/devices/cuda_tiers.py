@@ -129,6 +129,10 @@ class Tiers:
         """Seconds until the card has rested enough after a load at its limit."""
         return max(0.0, self._at_limit_until_s + REST_SECONDS - time.perf_counter())
 
+    def needs_rest(self) -> None:
+        """Says that the card has just run a kernel that may have been at the limit."""
+        self._at_limit_until_s = time.perf_counter()
+
     def rest(self, stream: Any) -> float:
         """Lets the card rest as long as it must. Returns the seconds.
 
@@ -154,9 +158,9 @@ class Tiers:
         """Times it by the rules, and reads its power where `power` is true; `work.gemm_ms` is the time of a GEMM then."""
         began_s = time.time() - work.ran_s
         burst, later_ms = self._burst(work, rules, log, explanation)
-        reading, settled, timing = None, None, None
-        if power:
-            reading = self.power(work, rules, log, explanation)
+        reading = self.power(work, rules, log, explanation) if power else None
+        settled, timing = None, None
+        if reading is not None:
             settled = self._at_limit(self._seen(work, began_s), burst, explanation)
             if settled is None:
                 timing = self._timing_of_lots(work, rules, explanation)
@@ -170,7 +174,7 @@ class Tiers:
                 timing = self._timing_of_lots(work, rules, explanation)
             later_ms = []
         if settled is not None:
-            self._at_limit_until_s = time.perf_counter()
+            self.needs_rest()
             return Times(timing=settled, burst=burst, settled=settled, power_limited=True), reading
         if timing is None:
             timing = self._timed(work, rules, log, explanation, later_ms)
