@@ -29,7 +29,7 @@ from workers.kernels.base import CpuFamily, CpuKernel
 from workers.kernels.blas import blas_libraries
 from workers.kernels.families import worker_parts
 from workers.measure.digest import digest
-from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, Result, batch_invariant
+from workers.measure.exactness import Exactness, Result, compare
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Telemetry
 from workers.measure.operands import OPERANDS_VERSION, HostArena, OperandSet, Rotation, SetLayout, plan_rotation
@@ -240,9 +240,7 @@ class _CpuLoad:
 def _exactness(
     configuration: Configuration, kernel: CpuKernel, operands: OperandSet, result: Result, rules: MeasuringRules
 ) -> Exactness:
-    """As the function of that name of a card's. Raises `ResultCorrupted`."""
-    if not rules.determinism:
-        return result.check()
+    """Compares the bits of the last result with those of the first. Raises `ResultCorrupted`."""
 
     def digest_with(rows: int) -> int:
         order: Any = "F" if configuration.problem.layout.a_transposed else "C"
@@ -250,10 +248,7 @@ def _exactness(
         kernel.multiply(np.array(operands.a[:rows], order=order), operands.b, d)
         return digest(d)
 
-    found = result.check(further=FURTHER_LAUNCHES)
-    if found.deterministic:
-        found.batch_invariant = batch_invariant(result, configuration.problem.shape.m, digest_with)
-    return found
+    return compare(result, configuration.problem.shape.m, digest_with, determinism=rules.determinism)
 
 
 def _timed(gemms: _Gemms, rules: MeasuringRules, explanation: Explanation | None = None) -> tuple[Timing, int]:

@@ -17,7 +17,7 @@ from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_tiers import Work
 from workers.kernels.base import CudaFamily, Placement
 from workers.measure.elements import STORAGE, poison
-from workers.measure.exactness import FURTHER_LAUNCHES, Exactness, batch_invariant
+from workers.measure.exactness import Exactness, compare
 from workers.measure.nvml import Card, Telemetry
 from workers.measure.operands import Buffers, OperandSet, SetLayout
 
@@ -58,16 +58,11 @@ def exactness(
 
     Raises `ResultCorrupted`.
     """
-    if not rules.determinism:
-        return work.result.check()
-    found = work.result.check(further=FURTHER_LAUNCHES)
-    if found.deterministic:
 
-        def digest_with(rows: int) -> int | None:
-            return _digest_with(rows, cp, digests, family, configuration, work.operands, traits)
+    def digest_with(rows: int) -> int | None:
+        return _digest_with(rows, cp, digests, family, configuration, work.operands, traits)
 
-        found.batch_invariant = batch_invariant(work.result, configuration.problem.shape.m, digest_with)
-    return found
+    return compare(work.result, configuration.problem.shape.m, digest_with, determinism=rules.determinism)
 
 
 def _digest_with(

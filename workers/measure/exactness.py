@@ -25,6 +25,9 @@ Answer = Callable[[], int]
 BeginDigest = Callable[[Any], Answer]
 """Queues the digest of an array behind what runs."""
 
+DigestWith = Callable[[int], int | None]
+"""Computes the problem with that many rows and returns the digest of its D; None where that cannot run here."""
+
 FURTHER_LAUNCHES = 3
 """Launches whose digests decide whether a kernel is deterministic, where the rules ask for it."""
 
@@ -148,12 +151,22 @@ def batch_sizes(m: int) -> list[int]:
     return sorted({1, m // 2} - {0, m})
 
 
-def batch_invariant(result: Result, rows: int, digest_with: Callable[[int], int | None]) -> bool | None:
-    """Whether the first rows of D have the same bits where the problem has fewer rows.
+def compare(result: Result, rows: int, digest_with: DigestWith, *, determinism: bool) -> Exactness:
+    """Compares the bits of a result with `rows` rows, and with `determinism` those of further launches and with fewer rows.
+
+    Raises `ResultCorrupted`.
+    """
+    found = result.check(further=FURTHER_LAUNCHES if determinism else 0)
+    if found.deterministic:
+        found.batch_invariant = batch_invariant(result, rows, digest_with)
+    return found
+
+
+def batch_invariant(result: Result, rows: int, digest_with: DigestWith) -> bool | None:
+    """Whether the first rows of D have the same bits where the problem has fewer rows; None if no smaller one can run.
 
     In the sense of batch invariance of inference servers: a row of the result must not depend on how many other rows there
-    are. `digest_with` computes the problem with that many rows and returns the digest of its D, or None where that cannot
-    run here. None if no smaller problem can run.
+    are.
     """
     found: list[bool] = []
     result.launch()
