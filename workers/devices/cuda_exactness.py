@@ -34,7 +34,7 @@ class CardLoad:
         self.result = work.result
 
     def work(self) -> None:
-        """Queues more work, so that the card always has about 50 ms of it."""
+        """Queues more work, so that the card always has some."""
         self._work.keep_busy()
         time.sleep(POLL_SECONDS)
 

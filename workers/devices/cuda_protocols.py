@@ -53,7 +53,7 @@ class ProtocolRunner:
         protocol = PROTOCOLS[rules.protocol]
         log.application_clocks_mhz = self.meter.application_clocks_mhz
         self.stream.synchronize()
-        time.sleep(max(protocol.rest_s, self.tiers.rest_left_s() if protocol.time == "burst" else 0.0))
+        time.sleep(protocol.rest_s)
         take = self._take(work, protocol)
         samples = self._samples(take, work, protocol, log)
         timing = Timing.of(samples, "converged" if protocol.rse is None else "settled")

@@ -223,7 +223,7 @@ class Tiers:
             time.sleep(POLLING_SECONDS)
             look()
             if self._tells_power:
-                seen = self._seen(work, began_s)
+                seen = self._seen(work, began_s) if ran_s >= ANSWER_SECONDS else []
                 if not seen and ran_s >= UNTOUCHED_SECONDS and is_untouched(work.runs.pace(), burst.median_ms):
                     break
         work.drain()
