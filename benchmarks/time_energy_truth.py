@@ -16,7 +16,7 @@ from benchmarks.common import markdown
 from benchmarks.power_windows import SETTLING_SECONDS, Window, counter_power_w
 from farm.vendors.nvidia import ClockEvent
 from workers.measure.power.series import DROPPED_SECONDS
-from workers.measure.replay import Lot, mean_ms
+from workers.measure.replay import Lot
 
 PACES_AFTER_SECONDS = sorted({0.0, 0.1, 0.2, 0.3, DROPPED_SECONDS})
 """Lots that end earlier than that after the window's beginning are left out; the farm leaves out `DROPPED_SECONDS`."""
@@ -153,7 +153,14 @@ def after(seconds: float) -> str:
 
 
 FARM_CANDIDATE = after(DROPPED_SECONDS)
-"""What the farm itself does."""
+"""What the farm did when these windows were recorded; it takes the settled time today."""
+
+
+def mean_ms(lots: Sequence[Lot], after_s: float) -> float | None:
+    """The mean time of a GEMM over the lots that ended after that time, at least the last one. None without any."""
+    kept = [lot for lot in lots if lot.ended_s >= after_s] or list(lots[-1:])
+    launches = sum(lot.launches for lot in kept)
+    return sum(lot.gemm_ms * lot.launches for lot in kept) / launches if launches else None
 
 
 def pace_ms(window: Window, after_s: float, until_s: float | None = None) -> float | None:

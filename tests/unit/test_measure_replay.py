@@ -21,7 +21,6 @@ from workers.measure.replay import (
     batches_of_replays,
     estimate_ms,
     in_time,
-    mean_ms,
     plan_replays,
     replays_in_batch,
     runs_of,
@@ -132,14 +131,6 @@ def test_a_load_begins_with_at_least_so_many_milliseconds() -> None:
     lots = runs.begin(0.5, 40.0)
     assert lots[-1].ended_s >= 0.04
     assert sum(lot.launches for lot in lots) == len(card.launched)
-
-
-def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
-    lots = [Lot(0.05, 1.0, 50), Lot(0.11, 1.2, 50), Lot(0.24, 1.3, 100)]
-    assert mean_ms(lots, 0.0) == pytest.approx((50 * 1.0 + 50 * 1.2 + 100 * 1.3) / 200)
-    assert mean_ms(lots, 0.1) == pytest.approx((50 * 1.2 + 100 * 1.3) / 150)
-    assert mean_ms(lots, 5.0) == 1.3  # the last one, where none is as late
-    assert mean_ms([], 0.0) is None
 
 
 class LateHost:

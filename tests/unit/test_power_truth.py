@@ -15,6 +15,7 @@ from benchmarks import power_truth, power_windows
 from benchmarks import time_energy_truth as time_energy
 from workers.measure.nvml import Telemetry
 from workers.measure.power.nvml_power import measure_power
+from workers.measure.replay import Lot
 from workers.measure.telemetry import TelemetryLog
 
 WALL = 1_700_000_000.0
@@ -308,3 +309,11 @@ def test_a_reference_has_a_thousand_launches_unless_they_take_too_short_or_too_l
     assert asked == [replays]
     assert found["reference_launches"] == replays * launches_per_replay
     assert found["reference_ms"] == pytest.approx(gemm_ms * (1.1 - 0.1 / replays))
+
+
+def test_the_pace_is_the_mean_of_what_ran_after_a_time() -> None:
+    lots = [Lot(0.05, 1.0, 50), Lot(0.11, 1.2, 50), Lot(0.24, 1.3, 100)]
+    assert time_energy.mean_ms(lots, 0.0) == pytest.approx((50 * 1.0 + 50 * 1.2 + 100 * 1.3) / 200)
+    assert time_energy.mean_ms(lots, 0.1) == pytest.approx((50 * 1.2 + 100 * 1.3) / 150)
+    assert time_energy.mean_ms(lots, 5.0) == 1.3  # the last one, where none is as late
+    assert time_energy.mean_ms([], 0.0) is None

@@ -107,13 +107,6 @@ def in_time(lots: Sequence[Lot]) -> Sequence[Lot]:
     return [lot for lot in lots if not lot.late] or lots
 
 
-def mean_ms(lots: Sequence[Lot], after_s: float) -> float | None:
-    """The mean time of a GEMM over the lots that ended after that time, at least the last one. None without any."""
-    kept = [lot for lot in lots if lot.ended_s >= after_s] or list(lots[-1:])
-    launches = sum(lot.launches for lot in kept)
-    return sum(lot.gemm_ms * lot.launches for lot in kept) / launches if launches else None
-
-
 class Runs(Protocol):
     """One configuration, run again and again on one stream."""
 
