@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from farm.protocols import PROTOCOLS, Protocol, Time
+from farm.protocols import PROTOCOLS, Time
 
 TIMES: tuple[Time, ...] = ("settled", "burst")
 """The one that is preferred where both would do comes first."""
@@ -13,19 +11,15 @@ APART = 0.02
 """Both times are shown where they differ by more than this share of the settled time."""
 
 
-PROTOCOL_OF: Mapping[str, Protocol] = {name.value: protocol for name, protocol in PROTOCOLS.items()}
-"""Protocols by the value of the column `protocol`, which may have others: unknown ones, and those of newer versions."""
-
-
 def time_of(protocol: str) -> Time | None:
     """Which of both times `runtime_ms` is under a protocol; None: neither, or unknown."""
-    known = PROTOCOL_OF.get(protocol)
+    known = PROTOCOLS.get(protocol)
     return None if known is None else known.time
 
 
 def protocol_text(name: str) -> str:
     """`do-bench: the mean of single launches, each …`, or the name alone of a protocol that is not known here."""
-    known = PROTOCOL_OF.get(name)
+    known = PROTOCOLS.get(name)
     return name if known is None else f"{name}: {known.meaning}"
 
 

@@ -79,7 +79,7 @@ class Protocol:
 
 _CUTLASS = "NVIDIA, GEMM performance measurement methodology guidelines (CUTLASS)"
 
-PROTOCOLS: Mapping[ProtocolName, Protocol] = {
+PROTOCOLS: Mapping[str, Protocol] = {
     ProtocolName.FARM: Protocol(
         meaning="the settled time; the burst time is measured as well",
         source="docs/measuring.md",
@@ -153,3 +153,4 @@ PROTOCOLS: Mapping[ProtocolName, Protocol] = {
         average="median",
     ),
 }
+"""Protocols by the value of the column `protocol`, which may have others: unknown ones, and those of newer versions."""

@@ -32,7 +32,6 @@ from farm.protocols import PROTOCOLS, ProtocolName
 MAX_CONFIGURATIONS = 200_000
 """Limit for one fill: its campaign lists them one by one."""
 
-_PROTOCOLS = frozenset(name.value for name in ProtocolName)
 _NOT_MEASURABLE = {
     "campaign": "a fill makes a campaign of its own; submit that campaign again, or leave the condition out",
     "since": "new measurements are not of that time",
@@ -132,7 +131,7 @@ def _why_not(group: Group, devices: Sequence[KnownDevice], *, any_source: bool) 
         return "it names no type, host or device"
     if distribution is not None and _operands(distribution) is None:
         return f"no campaign can request operands of the distribution {distribution!r}"
-    if protocol is not None and protocol not in _PROTOCOLS:
+    if protocol is not None and protocol not in PROTOCOLS:
         return f"no campaign can request the protocol {protocol!r}"
     if source == Source.IMPORTED:
         return "imported rows come from files"
@@ -219,7 +218,7 @@ def _rules(connection: Connection, data: Aggregation, name: str, missing: Bools)
 def _default_rules(kind: RowKind, *, power: bool) -> MeasuringRules:
     """The default rules, with the operands and protocol of rows without a campaign, and with power where most have it."""
     operands = _operands(kind.distribution) or OperandRules()
-    protocol = ProtocolName(kind.protocol) if kind.protocol in _PROTOCOLS else ProtocolName.FARM
+    protocol = ProtocolName(kind.protocol) if kind.protocol in PROTOCOLS else ProtocolName.FARM
     return _under(MeasuringRules(operands=operands, power="all" if power else "none"), protocol)
 
 
