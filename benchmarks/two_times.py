@@ -5,7 +5,7 @@
 Each kernel is cuBLASLt's own choice. PyTorch runs the same GEMM, from a graph over as many operand sets as cover the L2 twice:
 
   burst reference     1 s of rest, then the median of replays between 2 and 20 ms
-  settled reference   then so many seconds of load: the mean from 1 s on
+  settled reference   then `--seconds` of load: the mean time after its first second
 
 and between these, in each round in shuffled order, the farm measures it: under `farm` without and with power, and under the other
 protocols that this card can follow; `fixed-power`, which takes 5 s, in the first round alone. Errors are in percent: of the median
@@ -32,7 +32,7 @@ from benchmarks.common import first_card, markdown, write
 from farm.errors import FarmError
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
-from farm.protocols import PROTOCOLS, ProtocolName
+from farm.protocols import ProtocolName
 from workers.measure.explain import Explanation
 
 KERNELS = (
@@ -66,7 +66,7 @@ WAYS: dict[str, MeasuringRules] = {
     "farm, power": MeasuringRules(power="all"),
     **{
         name: MeasuringRules(protocol=name)
-        for name in PROTOCOLS
+        for name in ProtocolName
         if name not in (ProtocolName.FARM, ProtocolName.FIXED_FREQUENCY)
     },
 }
