@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from farm.operands import OperandRules
-from farm.protocols import PROTOCOLS, ProtocolName
+from farm.protocols import PROTOCOLS, UNKNOWN_PROTOCOL, ProtocolName
 from farm.schema.column import Column, Group
 
 ALL_FAMILIES = "all"
@@ -310,10 +310,10 @@ class Measurement:
             "",
             Group.TIME,
             label="protocol",
-            unstated="unknown",
-            server_default="'farm'",
+            unstated=UNKNOWN_PROTOCOL,
+            server_default=f"'{ProtocolName.FARM}'",
         ),
-    ] = "farm"
+    ] = ProtocolName.FARM.value
     source: Annotated[Source, Column("`measured` here, `recorded` (replayed from a file) or `imported`")] = (
         Source.MEASURED
     )

@@ -15,12 +15,18 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from farm.errors import BadRecording, MissingColumns, first_line
 from farm.memory_limit import READING_BYTES, MemoryBound
+from farm.protocols import ProtocolName
 from farm.provenance import Provenance
 from farm.schema.results import CONFIGURATION, UNSTATED
 
 NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
 
-UNSTATED_IN_RECORDINGS: Mapping[str, object] = {**UNSTATED, "l2": "cold", "distribution": "uniform", "protocol": "farm"}
+UNSTATED_IN_RECORDINGS: Mapping[str, object] = {
+    **UNSTATED,
+    "l2": "cold",
+    "distribution": "uniform",
+    "protocol": ProtocolName.FARM.value,
+}
 """Defaults of columns that a recording lacks."""
 
 
