@@ -1,13 +1,16 @@
-"""A driver and a CuPy for tests of what runs on a card."""
+"""Devices that are open during a test, and a driver and a CuPy for tests of what runs on a card."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from support.fake_cuda import FakeCupy, FakePynvml
+from workers.devices import cpu, discover, host, open_device
+from workers.devices.cuda import CudaDevice
 
 
 @pytest.fixture
@@ -28,3 +31,25 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     # `open` sets it for the process; the patch takes it back afterwards.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-11111111-aaaa")
     return fake
+
+
+@pytest.fixture
+def device(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
+    """A card that is open during the test."""
+    (identity,) = discover("cuda")
+    opened = open_device(identity)
+    assert isinstance(opened, CudaDevice)
+    opened.open()
+    yield opened
+    opened.close()
+    assert pynvml.sessions == 0
+
+
+@pytest.fixture
+def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[cpu.CpuDevice]:
+    """This processor with a small cache, so that few operand sets cover it."""
+    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 2**20)
+    opened = cpu.CpuDevice(cpu.identify())
+    opened.open()
+    yield opened
+    opened.close()

@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,17 +49,6 @@ QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_sec
 
 WARMED = QUICK.model_copy(update={"timing": QUICK.timing.model_copy(update={"warmup_seconds": 0.04})})
 """Long enough for a power sample of the kernel alone."""
-
-
-@pytest.fixture
-def device(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
-    (identity,) = discover("cuda")
-    opened = open_device(identity)
-    assert isinstance(opened, CudaDevice)
-    opened.open()
-    yield opened
-    opened.close()
-    assert pynvml.sessions == 0
 
 
 # --- which devices there are --------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from farm.errors import ResultCorrupted
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, TimingRules
 from farm.operands import OperandRules
-from support.fake_cuda import FakeCupy, FakePynvml, OutOfMemoryError
-from workers.devices import cpu, cuda_tiers, discover, host, open_device
+from support.fake_cuda import FakeCupy, OutOfMemoryError
+from workers.devices import cpu, cuda_tiers
 from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.kernels.base import CpuKernel
@@ -151,35 +151,17 @@ def test_fewer_rows_are_one_and_half_of_them(m: int, sizes: list[int]) -> None:
 # --- on devices ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def card(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
-    opened = open_device(discover("cuda")[0])
-    assert isinstance(opened, CudaDevice)
-    opened.open()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[cpu.CpuDevice]:
-    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 2**20)
-    opened = cpu.CpuDevice(cpu.identify())
-    opened.open()
-    yield opened
-    opened.close()
-
-
 def digest_columns(row: Measurement) -> tuple[str | None, bool | None, bool | None]:
     return row.result_digest, row.deterministic, row.batch_invariant
 
 
-def test_rows_of_one_configuration_have_one_digest(card: CudaDevice, processor: cpu.CpuDevice) -> None:
-    for device, configuration in ((card, TILED), (processor, BLAS)):
-        rows = [device.measure(configuration, QUICK) for _ in range(2)]
+def test_rows_of_one_configuration_have_one_digest(device: CudaDevice, processor: cpu.CpuDevice) -> None:
+    for opened, configuration in ((device, TILED), (processor, BLAS)):
+        rows = [opened.measure(configuration, QUICK) for _ in range(2)]
         assert rows[0].result_digest == rows[1].result_digest is not None
         assert len(rows[0].result_digest) == 16
         assert digest_columns(rows[0])[1:] == (None, None)
-        other = device.measure(configuration, QUICK.model_copy(update={"operands": OperandRules(seed=9)}))
+        other = opened.measure(configuration, QUICK.model_copy(update={"operands": OperandRules(seed=9)}))
         assert other.result_digest != rows[0].result_digest
 
 
@@ -187,15 +169,15 @@ def test_rows_of_one_configuration_have_one_digest(card: CudaDevice, processor: 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("scalars", ["alpha=1 beta=0", "alpha=-1.5 beta=0.5"])
 def test_where_rows_do_not_depend_on_each_other_a_card_s_row_says_so(
-    card: CudaDevice, cupy: FakeCupy, types: str, layout: str, scalars: str
+    device: CudaDevice, cupy: FakeCupy, types: str, layout: str, scalars: str
 ) -> None:
     cupy.gemm = rowwise
-    row = card.measure(Configuration.parse(f"tiled(tile=16) 40x33x64 {types} {layout} {scalars}"), ASKED)
+    row = device.measure(Configuration.parse(f"tiled(tile=16) 40x33x64 {types} {layout} {scalars}"), ASKED)
     assert digest_columns(row)[1:] == (True, True)
     assert row.result_digest is not None
 
 
-def test_where_a_single_row_is_computed_otherwise_a_row_says_so(card: CudaDevice, cupy: FakeCupy) -> None:
+def test_where_a_single_row_is_computed_otherwise_a_row_says_so(device: CudaDevice, cupy: FakeCupy) -> None:
     def by_size(a: Any, b: Any) -> Any:
         d = rowwise(a, b)
         if len(a) == 1:
@@ -203,15 +185,15 @@ def test_where_a_single_row_is_computed_otherwise_a_row_says_so(card: CudaDevice
         return d
 
     cupy.gemm = by_size
-    assert digest_columns(card.measure(TILED, ASKED))[1:] == (True, False)
-    one_row = card.measure(Configuration.parse("tiled(tile=16) 1x33x64 f32"), ASKED)
+    assert digest_columns(device.measure(TILED, ASKED))[1:] == (True, False)
+    one_row = device.measure(Configuration.parse("tiled(tile=16) 1x33x64 f32"), ASKED)
     assert digest_columns(one_row)[1:] == (True, None)
 
 
 def test_without_the_memory_for_fewer_rows_nothing_is_said(
-    card: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card.measure(TILED, QUICK)
+    device.measure(TILED, QUICK)
     empty = cupy.empty
 
     def too_little(count: int, dtype: type) -> Any:
@@ -220,7 +202,7 @@ def test_without_the_memory_for_fewer_rows_nothing_is_said(
         return empty(count, dtype)
 
     monkeypatch.setattr(cupy, "empty", too_little)
-    assert digest_columns(card.measure(TILED, ASKED))[1:] == (True, None)
+    assert digest_columns(device.measure(TILED, ASKED))[1:] == (True, None)
 
 
 def test_a_processor_says_it_too(processor: cpu.CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +232,9 @@ class _Bound:
         return None
 
 
-def test_a_card_that_corrupts_a_bit_under_load_gives_no_row(card: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_corrupts_a_bit_under_load_gives_no_row(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = cuda_tiers.Tiers.measure
 
     def corrupts(self: Any, work: Any, *rest: Any, **named: Any) -> Any:
@@ -260,9 +244,9 @@ def test_a_card_that_corrupts_a_bit_under_load_gives_no_row(card: CudaDevice, mo
 
     monkeypatch.setattr(cuda_tiers.Tiers, "measure", corrupts)
     with pytest.raises(ResultCorrupted, match=r"1 of 1,320 elements differ, the first at \(17, 5\)"):
-        card.measure(TILED, QUICK)
+        device.measure(TILED, QUICK)
     monkeypatch.setattr(tiled._BoundTiled, "deterministic", False)
-    assert digest_columns(card.measure(TILED, QUICK)) == (None, None, None)
+    assert digest_columns(device.measure(TILED, QUICK)) == (None, None, None)
 
 
 def test_a_processor_that_corrupts_a_bit_under_load_gives_no_row(
@@ -288,7 +272,7 @@ def test_a_processor_that_corrupts_a_bit_under_load_gives_no_row(
         processor.measure(BLAS, QUICK)
 
 
-def test_a_first_launch_that_is_off_by_a_bit_gives_no_row(card: CudaDevice, cupy: FakeCupy) -> None:
+def test_a_first_launch_that_is_off_by_a_bit_gives_no_row(device: CudaDevice, cupy: FakeCupy) -> None:
     launches = itertools.count()
 
     def off_at_first(a: Any, b: Any) -> Any:
@@ -299,10 +283,10 @@ def test_a_first_launch_that_is_off_by_a_bit_gives_no_row(card: CudaDevice, cupy
 
     cupy.gemm = off_at_first
     with pytest.raises(ResultCorrupted, match="after the first launch"):
-        card.measure(TILED, QUICK)
+        device.measure(TILED, QUICK)
 
 
-def test_a_kernel_that_is_not_deterministic_gives_a_row_without_a_digest(card: CudaDevice, cupy: FakeCupy) -> None:
+def test_a_kernel_that_is_not_deterministic_gives_a_row_without_a_digest(device: CudaDevice, cupy: FakeCupy) -> None:
     launches = itertools.count()
 
     def in_any_order(a: Any, b: Any) -> Any:
@@ -312,8 +296,8 @@ def test_a_kernel_that_is_not_deterministic_gives_a_row_without_a_digest(card: C
         return d
 
     cupy.gemm = in_any_order
-    assert digest_columns(card.measure(TILED, QUICK)) == (None, False, None)
-    assert digest_columns(card.measure(TILED, ASKED)) == (None, False, None)
+    assert digest_columns(device.measure(TILED, QUICK)) == (None, False, None)
+    assert digest_columns(device.measure(TILED, ASKED)) == (None, False, None)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import pytest
 from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
-from support.fake_cuda import FakeCupy, FakePynvml
-from workers.devices import cpu, discover, host, open_device
+from support.fake_cuda import FakeCupy
+from workers.devices import cpu
+from workers.devices.cuda import CudaDevice
 from workers.kernels import tiled
 from workers.measure.digest import digest
 from workers.measure.exactness import Result
@@ -135,38 +136,21 @@ def test_a_kernel_whose_launches_may_differ_is_refused() -> None:
 # --- on devices ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def card(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[Any]:
-    opened = open_device(discover("cuda")[0])
-    opened.open()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def processor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 2**20)
-    opened = cpu.CpuDevice(cpu.identify())
-    opened.open()
-    yield opened
-    opened.close()
-
-
-def test_a_card_under_load_gives_the_same_bits(card: Any) -> None:
-    *_, found = card.soak(TILED, QUICK, 0.5)
+def test_a_card_under_load_gives_the_same_bits(device: CudaDevice) -> None:
+    *_, found = device.soak(TILED, QUICK, 0.5)
     assert found.digests >= 1
     assert found.differences == 0
     assert (found.sm_clock_mhz, found.temperature_c) == ((1980, 1980), (47, 47))
 
 
-def test_a_processor_under_load_gives_the_same_bits(processor: Any) -> None:
+def test_a_processor_under_load_gives_the_same_bits(processor: cpu.CpuDevice) -> None:
     *_, found = processor.soak(BLAS, QUICK, 0.5)
     assert found.digests >= 1
     assert (found.differences, found.sm_clock_mhz) == (0, None)
 
 
-def test_a_card_that_flips_bits_under_load_is_found(card: Any, cupy: FakeCupy) -> None:
-    seen = card.soak(TILED, QUICK, 0.5)
+def test_a_card_that_flips_bits_under_load_is_found(device: CudaDevice, cupy: FakeCupy) -> None:
+    seen = device.soak(TILED, QUICK, 0.5)
     next(seen)  # verified, and the first digest is known
     right, launches = cupy.gemm, iter(range(10**9))
 
@@ -181,7 +165,7 @@ def test_a_card_that_flips_bits_under_load_is_found(card: Any, cupy: FakeCupy) -
     assert found.differences > 0
 
 
-def test_a_kernel_with_atomics_has_no_soak(card: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_with_atomics_has_no_soak(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled._BoundTiled, "deterministic", False)
     with pytest.raises(InvalidOnDevice, match="may differ"):
-        next(card.soak(TILED, QUICK, 0.1))
+        next(device.soak(TILED, QUICK, 0.1))

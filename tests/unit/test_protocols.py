@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,16 +21,6 @@ from workers.devices.cuda import CudaDevice
 from workers.measure.explain import Explanation
 
 CUBE = Configuration.parse("tiled(tile=16) 64x64x64 f32")
-
-
-@pytest.fixture
-def device(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
-    (identity,) = discover("cuda")
-    opened = open_device(identity)
-    assert isinstance(opened, CudaDevice)
-    opened.open()
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(autouse=True)
