@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
+from farm.both_times import APART
 from farm.formatting import counted
 from farm.report.best import BestKernel, summary
 from farm.report.document import Cell, Section, Table
@@ -165,7 +166,7 @@ def best(data: CampaignData) -> Section:
             "its baseline, that is in a column of its own and is not among the kernels. The share of the roof is that at the "
             "problem's own intensity. The interval of a speed-up has the standard errors of both times. The energy is that of the "
             "kernel with the least energy, and what it saves is compared with the fastest one. The burst time is shown where it "
-            "differs from the time by more than 2%."
+            f"differs from the time by more than {APART:.0%}."
         ),
         sentences=[*_best_sentences(total), *_constant_parameters(results)],
         tables=[

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 import farm
 from farm.api import OPERATIONS
 from farm.api.access import Access
-from farm.both_times import burst_apart, protocol_text
+from farm.both_times import APART, burst_apart, protocol_text
 from farm.db.states import Role
 from farm.devices import IMPORTED_PREFIX
 from farm.errors import FarmError
@@ -135,6 +135,7 @@ def _environment() -> Environment:
     )
     made.globals.update(
         asset=address_of,
+        apart=APART,
         burst_apart=burst_apart,
         protocol_text=protocol_text,
         linked=linked,

@@ -773,6 +773,7 @@ def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Clien
     shown = words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
     assert f"nvidia-h200 {best['runtime_ms']:.4g} " in shown
     assert best["configuration"].partition(" ")[0] in shown
+    assert "Both times are shown where they differ by more than 2%:" in shown
     assert "Protocol farm, unknown: L2, operands, clocks" in shown
     assert "not the champion" not in shown
     with without_champion(access.settings.tracking_uri, "nvidia-h200"):
