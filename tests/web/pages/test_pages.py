@@ -616,14 +616,19 @@ def test_a_comparison_is_a_link_and_says_what_the_command_line_says(
     assert 'value="here"' in one.text
 
 
-def test_a_comparison_of_two_protocols_names_the_time_that_it_compares(
-    browser_like: httpx.Client, engine: Engine, filled: int
-) -> None:
+def two_cards(engine: Engine) -> list[int]:
+    """Registers an H200 of each of two hosts."""
     with engine.begin() as connection:
-        others = [
+        return [
             devices.register(connection, host=f"host{n}", host_facts={}, device=card(n, kind="nvidia-h200"))
             for n in (1, 2)
         ]
+
+
+def test_a_comparison_of_two_protocols_names_the_time_that_it_compares(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    others = two_cards(engine)
     written = [f"tiled(tile=16) {n}x{n}x{n} f32:f32:f32 nn alpha=1 beta=0" for n in range(256, 1024, 64)]
     landed(engine, others[0], [(one, row(1.0, runtime_burst_ms=0.85)) for one in written])
     landed(engine, others[1], [(one, row(2.0, runtime_burst_ms=1.9)) for one in written])
@@ -645,11 +650,7 @@ def test_a_comparison_of_two_protocols_names_the_time_that_it_compares(
 def test_what_a_side_lacks_is_submitted_with_a_button_or_predicted_apart(
     browser_like: httpx.Client, engine: Engine, filled: int
 ) -> None:
-    with engine.begin() as connection:
-        others = [
-            devices.register(connection, host=f"host{n}", host_facts={}, device=card(n, kind="nvidia-h200"))
-            for n in (1, 2)
-        ]
+    others = two_cards(engine)
     written = [f"tiled(tile=16) {n}x{n}x{n} f32:f32:f32 nn alpha=1 beta=0" for n in (256, 320, 512, 640, 768, 1024)]
     landed(engine, others[0], [(one, row(2.0)) for one in written])
     landed(engine, others[1], [(one, row(2.0)) for one in written[:2]])
