@@ -18,6 +18,7 @@ from farm.protocols import PROTOCOLS, ProtocolName
 from support.fake_cuda import FakeCupy, FakePynvml
 from workers.devices import cuda_protocols, discover, open_device
 from workers.devices.cuda import CudaDevice
+from workers.measure import nvml
 from workers.measure.explain import Explanation
 
 CUBE = Configuration.parse("tiled(tile=16) 64x64x64 f32")
@@ -88,7 +89,10 @@ def test_a_protocol_of_a_server_rests_before_each_launch(device: CudaDevice) -> 
     assert time.perf_counter() - start >= 50 * PROTOCOLS[ProtocolName.SERVER].gap_s
 
 
-def test_fixed_frequency_needs_locked_clocks_and_uses_zeros(device: CudaDevice, pynvml: FakePynvml) -> None:
+def test_fixed_frequency_needs_locked_clocks_and_uses_zeros(
+    device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "SETTINGS_SECONDS", 0.0)
     with pytest.raises(InvalidOnDevice, match="needs locked clocks"):
         device.measure(CUBE, under("fixed-frequency"))
     pynvml.application_clock_mhz = 1500

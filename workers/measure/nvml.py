@@ -7,7 +7,9 @@ read only once. `pynvml` is imported when a session opens.
 from __future__ import annotations
 
 import logging
+import math
 import re
+import time
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +19,9 @@ from farm.errors import CudaUnavailable, DevicePoisoned, FarmError, MeasurementF
 from farm.installing import INSTALL
 
 log = logging.getLogger(__name__)
+
+SETTINGS_SECONDS = 1.0
+"""A card's settings, which its administrator may change, are read this often at most."""
 
 
 class Meaning(Enum):
@@ -185,6 +190,8 @@ class Card:
         self._handle = handle
         self._whole = handle if parent is None else parent
         self._silent: set[str] = set()
+        self._application_clocks: tuple[int | None, int | None] = (None, None)
+        self._application_clocks_s = -math.inf  # of `time.monotonic`: when they were read
         self.is_slice = parent is not None
         self.uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle))
         self.name = _text(nvml.ask("nvmlDeviceGetName", handle))
@@ -296,9 +303,15 @@ class Card:
 
     @property
     def application_clocks_mhz(self) -> tuple[int | None, int | None]:
-        """The SM clock set for applications, and the one that is set by default; None where the card has none."""
-        clock = getattr(self._nvml.library, "NVML_CLOCK_SM", 1)
-        return (
-            self._ask("nvmlDeviceGetApplicationsClock", clock),
-            self._ask("nvmlDeviceGetDefaultApplicationsClock", clock),
-        )
+        """The SM clock set for applications, and the one that is set by default; None where the card has none.
+
+        Read at most every `SETTINGS_SECONDS`, since that takes two milliseconds.
+        """
+        if time.monotonic() - self._application_clocks_s > SETTINGS_SECONDS:
+            clock = getattr(self._nvml.library, "NVML_CLOCK_SM", 1)
+            self._application_clocks = (
+                self._ask("nvmlDeviceGetApplicationsClock", clock),
+                self._ask("nvmlDeviceGetDefaultApplicationsClock", clock),
+            )
+            self._application_clocks_s = time.monotonic()
+        return self._application_clocks
