@@ -42,7 +42,6 @@ from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
 from workers.measure.operands import SetLayout
 from workers.measure.power import nvml_power
-from workers.measure.replay import Replays
 from workers.measure.settling import LAW_RSE, POWER_EXPONENT, UNTOUCHED_SECONDS
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
@@ -301,21 +300,6 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     assert row.runtime_settled_ms > 0
 
 
-def test_no_more_replays_are_queued_at_first_than_a_row_needs(
-    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sample, queued = Replays.sample, []
-
-    def counted(self: Replays, replays: int = 1, meanwhile: Any = None) -> list[float]:
-        if meanwhile is not None:
-            queued.append(replays)
-        return sample(self, replays, meanwhile)
-
-    monkeypatch.setattr(Replays, "sample", counted)
-    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
-    assert 1 <= queued[0] <= QUICK.timing.min_samples
-
-
 class VirtualTime:
     """A clock that kernels and sleeping alone move, but for a microsecond for each look at it."""
 
@@ -430,6 +414,30 @@ def test_a_held_kernel_has_the_time_at_the_limit_and_its_burst(device: CudaDevic
     assert (row.power_w is None) is (power == "none")
 
 
+@pytest.mark.parametrize("power", ["none", "all"])
+@pytest.mark.parametrize("slowed", [True, False])
+def test_a_kernel_that_becomes_slower_far_below_the_limit_has_two_times(
+    device: CudaDevice, pynvml: FakePynvml, cupy: FakeCupy, virtual_time: VirtualTime, power: str, slowed: bool
+) -> None:
+    rules = WARMED.model_copy(update={"power": power})
+    cupy.gemm = kernel_of(virtual_time, 1.0, 1.0)
+    device.measure(CUBE, rules)  # the card has been seen at its full clocks
+    virtual_time.sleep(1.0)
+    cupy.gemm = kernel_of(virtual_time, 1.0, 1.14)
+    pynvml.sampled_mw = 370_000
+    if slowed:
+        pynvml.clock_events, pynvml.sm_clock_mhz = 0x4, 1725
+    explanation = Explanation()
+    row = device.measure(CUBE, rules, explanation)
+    assert row.runtime_burst_ms == pytest.approx(1.0, rel=0.01)
+    assert row.runtime_settled_ms == row.runtime_ms == pytest.approx(1.14, rel=0.01)
+    assert row.power_limited is slowed  # otherwise something else made it slower
+    assert (row.throttle_reasons or "none") == ("sw_power_cap" if slowed else "none")
+    assert (device.measure(CUBE, rules).details["rested_s"] > 0) is slowed
+    if power == "none":
+        assert any("14% longer than in its burst" in note for note in explanation.notes)
+
+
 @pytest.mark.usefixtures("held")
 def test_the_card_rests_after_a_kernel_at_its_limit(
     device: CudaDevice, pynvml: FakePynvml, virtual_time: VirtualTime
@@ -468,24 +476,6 @@ def test_a_kernel_runs_on_until_its_power_was_sampled(
     other.measure(CUBE, WARMED)
     other.close()
     assert pynvml.calls.count("nvmlDeviceGetSamples") == 1
-
-
-@pytest.mark.usefixtures("waits")
-@pytest.mark.parametrize(("watts", "looks"), [(100, 1), (400, 2)])
-def test_a_kernel_that_draws_little_does_not_wait_for_a_power_sample_of_its_own(
-    device: CudaDevice, pynvml: FakePynvml, monkeypatch: pytest.MonkeyPatch, watts: int, looks: int
-) -> None:
-    asked = []
-
-    def samples(self: FakePynvml, handle: Any, kind: int, since_us: int) -> Any:
-        asked.append(since_us)
-        began_us = since_us + int(1e6 * cuda_tiers.RING_SECONDS)
-        ends_us = [began_us - 10_000, began_us + 10_000, began_us + 30_000][: len(asked) + 1]
-        return 1, [SimpleNamespace(timeStamp=at, sampleValue=SimpleNamespace(uiVal=1000 * watts)) for at in ends_us]
-
-    monkeypatch.setattr(FakePynvml, "nvmlDeviceGetSamples", samples)
-    device.measure(Configuration.parse("tiled(tile=16) 64x64x64 f32"), QUICK)
-    assert len(asked) == looks
 
 
 def test_clocks_that_a_user_set_are_in_the_row(device: CudaDevice, pynvml: FakePynvml) -> None:

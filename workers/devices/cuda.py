@@ -192,6 +192,8 @@ class CudaDevice:
             if rules.timing.warm_l2:
                 runs = self._runs(work.kernel, 1, work.gemm_ms)
                 warm_ms = self.tiers.time_warm_l2(runs, rules, explanation)
+                if times.power_limited:
+                    self.tiers.needs_rest()
             end = time.perf_counter()
             family = self._families[configuration.kernel.family]
             exact = exactness(self._cp, self._digests, family, configuration, work, rules, self.identity.traits)

@@ -31,6 +31,7 @@ from workers.measure.settling import (
     BURST_FROM_SECONDS,
     BURST_UNTIL_SECONDS,
     LAW_RSE,
+    LOOKED_SECONDS,
     MOVED,
     SWINGING_SECONDS,
     UNTOUCHED_SECONDS,
@@ -99,7 +100,7 @@ class Work:
 
 @dataclass(slots=True)
 class _Look:
-    """Reads the card's telemetry every `LOOK_SECONDS` while it works, and its settings, which takes a millisecond, once."""
+    """Reads the card's telemetry every `LOOK_SECONDS` while it works, and its settings once."""
 
     card: Card
     log: TelemetryLog
@@ -111,6 +112,10 @@ class _Look:
         if time.perf_counter() - self.last >= LOOK_SECONDS:
             self.log.add(self.card.telemetry())
             self.last = time.perf_counter()
+
+
+def _clocks(log: TelemetryLog) -> list[int]:
+    return [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
 
 
 class Tiers:
@@ -161,10 +166,11 @@ class Tiers:
         reading = self.power(work, rules, log, explanation) if power else None
         settled, timing = None, None
         if reading is not None:
+            self._note_clocks(log)
             settled = self._at_limit(self._seen(work, began_s), burst, explanation)
             if settled is None:
                 timing = self._timing_of_lots(work, rules, explanation)
-        elif (why := self._why_unsettled(work, log, began_s)) is not None:
+        elif (why := self._why_unsettled(work, log, began_s, burst, later_ms)) is not None:
             if explanation is not None:
                 explanation.note(f"the card had not settled: {why}")
             log.looks.clear()
@@ -173,12 +179,11 @@ class Tiers:
             if settled is None:
                 timing = self._timing_of_lots(work, rules, explanation)
             later_ms = []
-        if settled is not None:
+        timing = settled or timing or self._timed(work, rules, log, explanation, later_ms)
+        limited = True if settled is not None else self._is_slowed(log, burst, timing)
+        if limited:
             self.needs_rest()
-            return Times(timing=settled, burst=burst, settled=settled, power_limited=True), reading
-        if timing is None:
-            timing = self._timed(work, rules, log, explanation, later_ms)
-        return Times(timing=timing, burst=burst, settled=timing, power_limited=self._is_slowed(log)), reading
+        return Times(timing=timing, burst=burst, settled=timing, power_limited=limited), reading
 
     def _burst(
         self, work: Work, rules: MeasuringRules, log: TelemetryLog, explanation: Explanation | None
@@ -196,7 +201,7 @@ class Tiers:
         burst = Timing.of([lot.gemm_ms for lot in in_time(first)], "burst")
         work.gemm_ms = burst.median_ms
         if explanation is not None:
-            explanation.burst_ms = [lot.gemm_ms for lot in first]
+            explanation.burst_ms = [lot.gemm_ms for lot in in_time(first)]
             explanation.note(f"burst: {burst.median_ms:.4g} ms, the median of {burst.samples} samples")
         warm_up_s = max(BURST_UNTIL_SECONDS, rules.timing.warmup_seconds)
         while work.ran_s < rules.timing.warmup_seconds:
@@ -224,8 +229,10 @@ class Tiers:
             look()
             if self._tells_power:
                 seen = self._seen(work, began_s) if ran_s >= ANSWER_SECONDS else []
-                if not seen and ran_s >= UNTOUCHED_SECONDS and is_untouched(work.runs.pace(), burst.median_ms):
+                ran_ms = [lot.gemm_ms for lot in in_time(work.runs.pace())]
+                if not seen and ran_s >= UNTOUCHED_SECONDS and is_untouched(ran_ms, burst.median_ms):
                     break
+        log.add(self._meter.telemetry())  # clocks are read with a delay
         work.drain()
         return seen
 
@@ -262,13 +269,17 @@ class Tiers:
             explanation.samples_ms = [lot.gemm_ms for lot in lots]
         return timing
 
-    def _is_slowed(self, log: TelemetryLog) -> bool | None:
-        """Whether the limiter slows the card down; told from clocks and events where there are no power samples."""
-        if self._tells_power:
+    def _is_slowed(self, log: TelemetryLog, burst: Timing, timing: Timing) -> bool | None:
+        """Whether the limiter slows the card down below its power limit; told from clocks and events.
+
+        These may still be those of an earlier kernel. So on a card whose power samples tell kernels at the limit, the time must be
+        longer than the burst as well.
+        """
+        if self._tells_power and timing.median_ms <= (1 + MOVED) * burst.median_ms:
             return False
-        clocks, events = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz], log.clock_events
+        clocks, events = _clocks(log), log.clock_events
         if events is None or not clocks or self._fastest_mhz is None:
-            return None
+            return False if self._tells_power else None
         return bool(events & ClockEvent.SW_POWER_CAP) and min(clocks) < (1 - MOVED) * self._fastest_mhz
 
     def _timed(
@@ -286,15 +297,30 @@ class Tiers:
         work.gemm_ms = timing.median_ms
         return timing
 
-    def _why_unsettled(self, work: Work, log: TelemetryLog, began_s: float) -> str | None:
-        """Why the clocks are not settled yet; None if they are. The card has run this work since `began_s` of the wall clock."""
+    def _why_unsettled(
+        self, work: Work, log: TelemetryLog, began_s: float, burst: Timing, later_ms: list[float]
+    ) -> str | None:
+        """Why the clocks are not settled yet; None if they are. The card has run this work since `began_s` of the wall clock.
+
+        Adds samples to `later_ms`, those after the burst, until a limiter would have answered.
+        """
+        while (left_s := LOOKED_SECONDS - work.ran_s) > 0:
+            replay_ms = work.gemm_ms * work.runs.launches
+            later_ms += work.runs.sample(max(1, round(1e3 * left_s / replay_ms)))
         log.add(self._meter.telemetry())
-        clocks = [look.sm_clock_mhz for look in log.looks if look.sm_clock_mhz]
         known = self._fastest_mhz  # the clocks of the first kernel may still be those of an earlier one
-        self._fastest_mhz = max([*clocks, known or 0]) or None
+        self._note_clocks(log)
+        drawn_w = self._drawn_w(work, began_s)
         if self._tells_power:  # clocks are read with a delay
-            return why_unsettled([], self._drawn_w(work, began_s), self._limit_w, None)
-        return why_unsettled(log.looks, self._drawn_w(work, began_s), self._limit_w, known and self._fastest_mhz)
+            why = why_unsettled([], drawn_w, self._limit_w, None)
+        else:
+            why = why_unsettled(log.looks, drawn_w, self._limit_w, known and self._fastest_mhz)
+        if why is None and not is_untouched(later_ms, burst.median_ms):
+            why = f"it takes up to {100 * (max(later_ms) / burst.median_ms - 1):.0f}% longer than in its burst"
+        return why
+
+    def _note_clocks(self, log: TelemetryLog) -> None:
+        self._fastest_mhz = max([*_clocks(log), self._fastest_mhz or 0]) or None
 
     def _drawn_w(self, work: Work, began_s: float) -> list[float]:
         """See `settling.drawn_w`. Runs the kernel until the driver has enough samples."""
@@ -303,7 +329,7 @@ class Tiers:
         since_us = int(1e6 * (began_s - RING_SECONDS))
         while True:
             samples = [(at_us / 1e6, watts) for at_us, watts in self._meter.power_samples(since_us)]
-            found = drawn_w(samples, began_s, self._limit_w)
+            found = drawn_w(samples, began_s)
             if found or not self._samples_power or work.ran_s >= ANSWER_SECONDS:
                 return found
             work.run_for(WAITING_MS)
