@@ -22,7 +22,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.operands import OperandRules
 from workers.measure.power.nvml_power import PowerMeter
-from workers.measure.replay import Runs
+from workers.measure.replay import Lot, Runs
 from workers.measure.telemetry import TelemetryLog
 
 Window = dict[str, Any]
@@ -60,6 +60,9 @@ KERNELS = [
     "tiled(tile=32) 512x512x512 f32",
     "tiled(tile=16) 1024x1024x1024 f64",
 ]
+
+LOT_SECONDS = 0.01
+"""Lots of a window's pace are at least this long."""
 
 
 # --- recording -----------------------------------------------------------------------------------------
@@ -116,7 +119,21 @@ def record(device: Any, line: str, seconds: float, *, referenced: bool) -> Windo
             found |= reference(work.runs, work.gemm_ms)
         found |= windows_of(device.meter, work.keep_busy, seconds)
         work.drain()
-        return found | {"pace": work.runs.pace()}
+        device.tiers.needs_rest()
+        return found | {"pace": merged(work.runs.pace())}
+
+
+def merged(lots: Sequence[Lot]) -> list[tuple[float, float, int]]:
+    """Lots of at least `LOT_SECONDS`, from shorter ones: seconds of their end, the mean ms of a GEMM, and GEMMs."""
+    found = list[tuple[float, float, int]]()
+    began_s, launches = 0.0, 0
+    for lot in lots:
+        launches += lot.launches
+        if lot.ended_s - began_s >= LOT_SECONDS:
+            ms = 1e3 * (lot.ended_s - began_s) / launches
+            found.append((round(lot.ended_s, 6), float(f"{ms:.6g}"), launches))
+            began_s, launches = lot.ended_s, 0
+    return found
 
 
 def collect(device: Any, card: str, file: Path, rounds: int, seed: int) -> None:

@@ -15,11 +15,10 @@ from typing import Any
 from benchmarks.common import markdown
 from benchmarks.power_windows import SETTLING_SECONDS, Window, counter_power_w
 from farm.vendors.nvidia import ClockEvent
-from workers.measure.power.series import DROPPED_SECONDS
 from workers.measure.replay import Lot
 
-PACES_AFTER_SECONDS = sorted({0.0, 0.1, 0.2, 0.3, DROPPED_SECONDS})
-"""Lots that end earlier than that after the window's beginning are left out; the farm leaves out `DROPPED_SECONDS`."""
+PACES_AFTER_SECONDS = (0.0, 0.1, 0.2, 0.3)
+"""Lots that end earlier than that after the window's beginning are left out."""
 
 LOTS_AHEAD = 2
 """Lots that still lie before the card when the farm has read enough: they are waited for, and count."""
@@ -152,8 +151,8 @@ def after(seconds: float) -> str:
     return f"pace after {seconds:g} s"
 
 
-FARM_CANDIDATE = after(DROPPED_SECONDS)
-"""What the farm did when these windows were recorded; it takes the settled time today."""
+FARM_CANDIDATE = "settled time"
+"""What the farm takes: the settled time that it told before the window."""
 
 
 def mean_ms(lots: Sequence[Lot], after_s: float) -> float | None:
@@ -173,7 +172,7 @@ def pace_ms(window: Window, after_s: float, until_s: float | None = None) -> flo
 
 def energies_mj(window: Window, power_w: float, until_s: float) -> dict[str, float]:
     """What a window with the farm's power of its first `until_s` seconds makes of the energy of a GEMM, in mJ."""
-    times_ms = {"timing median": window["timing_ms"]}
+    times_ms = {FARM_CANDIDATE: window["timing_ms"]}
     times_ms |= {after(since_s): pace_ms(window, since_s, until_s) for since_s in PACES_AFTER_SECONDS}
     return {name: power_w * ms for name, ms in times_ms.items()}
 

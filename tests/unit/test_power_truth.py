@@ -178,13 +178,13 @@ def test_the_energy_of_a_gemm_is_judged_by_power_and_pace_of_the_settled_truth()
     assert found["by_kernel"]["a"]["truth_mj"] == pytest.approx(1000)
     told = {name: errors["others"]["bias_pct"] for name, errors in found["candidates"].items()}
     assert told == {
-        "timing median": pytest.approx(100 * (0.505 * 1.7 - 1)),
+        "settled time": pytest.approx(100 * (0.505 * 1.7 - 1)),
         "pace after 0 s": pytest.approx(100 * (0.505 * 1.94 - 1)),
         "pace after 0.1 s": pytest.approx(100 * (0.505 * 1.975 - 1)),
         "pace after 0.2 s": pytest.approx(1),
         "pace after 0.3 s": pytest.approx(1),
     }
-    assert found["by_kernel"]["a"]["bias_pct"] == told["pace after 0.1 s"]
+    assert found["by_kernel"]["a"]["bias_pct"] == told["settled time"]
     assert "| pace after 0.2 s | 1.00 / 1.00 / 1.00 | 1.00 / 1.00 / 1.00 | - | +1.00 | - |" in time_energy.energy_table(
         found
     )
@@ -210,8 +210,8 @@ def test_the_first_figures_are_those_of_kernels_that_the_limiter_leaves_alone() 
     figures = power_truth.evaluate(windows, 0.75, None)
     assert figures["time_worst_error_pct"] == pytest.approx(1)
     assert figures["time"]["held"]["worst_error_pct"] == pytest.approx(10)
-    assert figures["energy_median_error_pct"] == pytest.approx(2, abs=0.3)
-    by_timing = figures["energy"]["candidates"]["timing median"]
+    assert figures["energy_median_error_pct"] == pytest.approx(3, abs=0.3)  # power 2% and time 1% too high
+    by_timing = figures["energy"]["candidates"]["settled time"]
     assert by_timing["held"]["bias_pct"] == pytest.approx(-8.2, abs=0.3)
     text = power_truth.tables(figures)
     assert "Time: the timing tier's median in 4 windows" in text
@@ -232,7 +232,7 @@ class FakeDevice:
         self.asked: list[str] = []
         self.did: list[str] = []
         self._interrupted_at = interrupted_at
-        self.tiers = SimpleNamespace(measure=self._time)
+        self.tiers = SimpleNamespace(measure=self._time, needs_rest=lambda: self.did.append("rest"))
 
     @contextmanager
     def replaying(self, configuration: Any, rules: Any) -> Iterator[Any]:
@@ -256,9 +256,9 @@ class FakeDevice:
         self._did(f"{replays} replays")
         return [0.5] * replays
 
-    def pace(self) -> list[tuple[float, float, int]]:
+    def pace(self) -> list[Lot]:
         self._did("pace")
-        return [(0.05, 0.5, 100)]
+        return [Lot(0.002, 0.5, 4), Lot(0.05, 0.5, 96), Lot(0.051, 0.5, 2)]
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_window_is_timed_and_its_power_recorded_without_a_gap(quick: ModuleType, tmp_path: Path) -> None:
     device, file = FakeDevice(), tmp_path / "windows.json.gz"
     quick.collect(device, "a card", file, rounds=1, seed=0)
-    truth, short = ["time", "100 replays", "busy", "drain", "pace"], ["time", "busy", "drain", "pace"]
+    truth, short = ["time", "100 replays", "busy", "drain", "rest", "pace"], ["time", "busy", "drain", "rest", "pace"]
     assert device.did == [*truth, *truth, *short, *short, *truth, *truth]
     windows = quick.load(file)
     assert [(w["role"], w["round"]) for w in windows[::2]] == [("truth", 0), ("short", 0), ("truth", 1)]
