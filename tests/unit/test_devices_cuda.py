@@ -329,15 +329,17 @@ LIMITER_SECONDS = 0.05
 """After so long the limiter of these cards answers."""
 
 
-def kernel_of(clock: VirtualTime, early_ms: float, later_ms: float) -> Callable[[Any, Any], Any]:
-    """A kernel that takes `early_ms` while it has run for less than `LIMITER_SECONDS` since a rest, and then `later_ms`."""
+def kernel_of(
+    clock: VirtualTime, early_ms: float, later_ms: float, *, after_s: float = LIMITER_SECONDS
+) -> Callable[[Any, Any], Any]:
+    """A kernel that takes `early_ms` while it has run for less than `after_s` since a rest, and then `later_ms`."""
     launched_s: list[float] = []
 
     def gemm(a: Any, b: Any) -> Any:
         if launched_s and clock.now_s - launched_s[-1] > 0.8 * cuda_tiers.REST_SECONDS:
             launched_s.clear()
         launched_s.append(clock.now_s)
-        clock.sleep((early_ms if clock.now_s - launched_s[0] < LIMITER_SECONDS else later_ms) / 1e3)
+        clock.sleep((early_ms if clock.now_s - launched_s[0] < after_s else later_ms) / 1e3)
         return a @ b
 
     return gemm
@@ -438,11 +440,22 @@ def test_a_kernel_that_becomes_slower_far_below_the_limit_has_two_times(
         assert any("14% longer than in its burst" in note for note in explanation.notes)
 
 
-@pytest.mark.usefixtures("held")
-def test_the_card_rests_after_a_kernel_at_its_limit(
-    device: CudaDevice, pynvml: FakePynvml, virtual_time: VirtualTime
+def test_a_burst_leaves_out_the_first_milliseconds(
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime
 ) -> None:
-    assert device.measure(CUBE, WARMED).details["rested_s"] == 0
+    cupy.gemm = kernel_of(virtual_time, 1.3, 1.0, after_s=0.004)
+    explanation = Explanation()
+    row = device.measure(CUBE, WARMED, explanation)
+    assert explanation.burst_ms == pytest.approx([row.runtime_ms] * len(explanation.burst_ms), rel=0.01)
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("warm_l2", [False, True])
+def test_the_card_rests_after_a_kernel_at_its_limit(
+    device: CudaDevice, pynvml: FakePynvml, virtual_time: VirtualTime, warm_l2: bool
+) -> None:
+    timing = WARMED.timing.model_copy(update={"warm_l2": warm_l2})
+    assert device.measure(CUBE, WARMED.model_copy(update={"timing": timing})).details["rested_s"] == 0
     ended_s = virtual_time.now_s
     pynvml.sampled_mw = 300_000
     explanation = Explanation()
