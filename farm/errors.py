@@ -82,6 +82,10 @@ class BadScalar(BadInput):
     """{name} is {value!r}; it must be a finite number."""
 
 
+class BadBatch(BadInput):
+    """batch is {value!r}; it must be a whole number from 1 to {largest}."""
+
+
 class UnknownFamily(BadInput):
     """There is no kernel family {value!r}. Use one of {known}."""
 

@@ -1,6 +1,7 @@
 """What is computed: shapes, element types, layouts, and the problem they make.
 
-A problem is  C[m,n] = alpha * A[m,k] * B[k,n] + beta * C.  Everything here is pure and hashable.
+A problem is  C[m,n] = alpha * A[m,k] * B[k,n] + beta * C,  for each of `batch` independent sets of matrices. Everything here is pure
+and hashable.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from farm.errors import BadElementType, BadLayout, BadScalar, BadShape
+from farm.errors import BadBatch, BadElementType, BadLayout, BadScalar, BadShape
 
 MAX_EXTENT = 2**31 - 1
 """The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
@@ -177,15 +178,21 @@ _USUAL_OUTPUT = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One matrix multiplication, without the kernel that computes it."""
+    """A matrix multiplication, or a batch of equal ones, without the kernel that computes it.
+
+    The matrices of a batch lie one after the other in memory, each contiguous: A is [batch,m,k], B [batch,k,n] and D [batch,m,n].
+    """
 
     shape: Shape
     types: ElementTypes
     layout: Layout = Layout.NN
     alpha: float = 1.0
     beta: float = 0.0
+    batch: int = 1
 
     def __post_init__(self) -> None:
+        if type(self.batch) is not int or not 1 <= self.batch <= MAX_EXTENT:
+            raise BadBatch(value=self.batch, largest=MAX_EXTENT)
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise BadScalar(name=name, value=value)
@@ -193,10 +200,9 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Those of its shape: alpha and beta are not counted."""
-        return (
-            2 * self.shape.m * self.shape.n * self.shape.k
-        )  # without a second call: it is asked for each configuration
+        """Those of its shape, for the whole batch: alpha and beta are not counted."""
+        # Without a second call: it is asked for each configuration.
+        return 2 * self.batch * self.shape.m * self.shape.n * self.shape.k
 
     @property
     def bytes(self) -> int:
@@ -204,7 +210,7 @@ class Problem:
         s = self.shape
         inputs = (s.m * s.k + s.k * s.n) * self.types.ab.bytes
         outputs = s.m * s.n * self.types.cd.bytes
-        return inputs + outputs * (2 if self.beta else 1)
+        return self.batch * (inputs + outputs * (2 if self.beta else 1))
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -215,4 +221,4 @@ class Problem:
     def operand_bytes(self) -> int:
         """Memory that A, B and C take: what one operand set allocates."""
         s = self.shape
-        return (s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes
+        return self.batch * ((s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes)

@@ -25,5 +25,6 @@ BLAS = KernelFamily(
     meaning="the machine's BLAS through NumPy",
     parameters=(Parameter(name="threads", values=range(1, 4097), default=1, meaning="BLAS threads"),),
     slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["threads"],
+    batched=True,
     rules=(same_types(ElementType.F32, ElementType.F64), plain_product("it is NumPy's matmul"), _threads_exist),
 )

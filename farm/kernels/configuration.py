@@ -59,17 +59,33 @@ def _whole(family: str, name: str, value: str) -> int:
         raise BadKernelParameter(family=family, name=name, value=value, why=f"{name} is a whole number") from None
 
 
+PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "batch")
+"""The columns of a row that make its problem."""
+
 _CANONICAL = re.compile(
     r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
-    r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?"
+    r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?(?:\s+batch=(?P<batch>\S+))?"
 )
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:
-    """The problem of a row with the columns m, n, k, ab, cd, acc, layout, alpha, beta."""
+    """The problem of a row with the columns `PROBLEM_COLUMNS`; older rows have no batch."""
     types = ElementTypes(ElementType(row["ab"]), ElementType(row["cd"]), ElementType(row["acc"]))
     shape = Shape(int(row["m"]), int(row["n"]), int(row["k"]))
-    return Problem(shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]))
+    batch = row.get("batch")
+    return Problem(
+        shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]), 1 if batch is None else int(batch)
+    )
+
+
+def problem_columns(problem: Problem) -> dict[str, Any]:
+    """The columns that `problem_of` reads."""
+    s, types = problem.shape, problem.types
+    return {
+        **{"m": s.m, "n": s.n, "k": s.k},
+        **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": problem.layout.value},
+        **{"alpha": problem.alpha, "beta": problem.beta, "batch": problem.batch},
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,8 @@ class Configuration:
     def __post_init__(self) -> None:
         p = self.problem
         text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={_number(p.alpha)} beta={_number(p.beta)}"
+        if p.batch != 1:  # without, so that configurations of before keep their ids
+            text += f" batch={p.batch}"
         object.__setattr__(self, "canonical", text)
 
     def __str__(self) -> str:
@@ -95,7 +113,7 @@ class Configuration:
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
-        """Reads a canonical form; layout, alpha and beta may be left out. Raises `BadInput`."""
+        """Reads a canonical form; layout, alpha, beta and batch may be left out. Raises `BadInput`."""
         found = _CANONICAL.fullmatch(text.strip())
         if found is None:
             raise BadConfiguration(value=text, why="it does not have that form")
@@ -108,6 +126,7 @@ class Configuration:
                 Layout.parse(found["layout"] or "nn"),
                 float(found["alpha"] or 1),
                 float(found["beta"] or 0),
+                int(found["batch"] or 1),
             )
         except FarmError:
             raise
@@ -117,16 +136,14 @@ class Configuration:
 
     @classmethod
     def from_columns(cls, row: Mapping[str, Any]) -> Configuration:
-        """Rebuilds a configuration from the columns m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters."""
+        """Rebuilds a configuration from `PROBLEM_COLUMNS`, family and parameters."""
         return cls(problem_of(row), Kernel.of(row["family"], **row["parameters"]))
 
     def columns(self) -> dict[str, Any]:
         """The columns that `from_columns` reads."""
-        p, s, types = self.problem, self.problem.shape, self.problem.types
         return {
-            **{"m": s.m, "n": s.n, "k": s.k},
-            **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": p.layout.value},
-            **{"alpha": p.alpha, "beta": p.beta, "family": self.kernel.family},
+            **problem_columns(self.problem),
+            "family": self.kernel.family,
             "parameters": dict(self.kernel.parameters),
         }
 
@@ -142,6 +159,8 @@ class Configuration:
         family = FAMILIES[self.kernel.family]
         if family.kind is not device.kind:
             return f"{family.name} runs on {family.kind} devices, this is a {device.kind} device"
+        if self.problem.batch != 1 and not family.batched:
+            return f"{family.name} computes one product at a time: batch must be 1, not {self.problem.batch}"
         parameters = dict(self.kernel.parameters)
         for rule in family.rules:
             reason = rule(self.problem, parameters, device)

@@ -56,5 +56,6 @@ CUBLASLT = KernelFamily(
     chooses=True,
     meaning="the vendor's library, its own heuristic choice or its n-th algorithm",
     parameters=(Parameter(name="algorithm", values=range(256), default=0, meaning="rank in the heuristic's list"),),
+    batched=True,
     rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits),
 )

@@ -65,6 +65,8 @@ class KernelFamily:
     baseline: bool = False
     # Whether it is a library that chooses among kernels of its own, and its rows say which it chose; one family at most.
     chooses: bool = False
+    # Whether it computes a batch of products in one launch.
+    batched: bool = False
 
     def estimated_flops(self, parameters: Mapping[str, int]) -> float:
         """FLOP/s that nearly every device surpasses."""
