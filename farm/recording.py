@@ -19,7 +19,8 @@ from farm.protocols import ProtocolName
 from farm.provenance import Provenance
 from farm.schema.results import CONFIGURATION, UNSTATED
 
-NEEDED_COLUMNS = (*CONFIGURATION, "runtime_ms")
+NEEDED_COLUMNS = (*(name for name in CONFIGURATION if name != "batch"), "runtime_ms")
+"""Recordings without the column `batch` have no batches."""
 
 UNSTATED_IN_RECORDINGS: Mapping[str, object] = {
     **UNSTATED,

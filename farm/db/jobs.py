@@ -7,10 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from farm.db.rounds import PROBLEM
 from farm.db.states import FailureKind, JobState
 
 # An open job is in an open batch, or waits (perhaps for its kernels).
-_SEEN = """
+_SEEN = f"""
 SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool, l.round,
     coalesce(l.rules, g.rules) AS rules,
     CASE
@@ -22,7 +23,7 @@ SELECT j.id AS job_id, j.attempts, j.solo, j.configuration_id, p.name AS pool, l
     END AS state,
     b.id AS batch_id, b.current_job_id = j.id AS measuring, h.uuid AS device_uuid,
     f.kind AS error_class, f.message AS error, f.at AS failed_at, fd.uuid AS failed_on,
-    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters
+    {PROBLEM}, c.family, c.parameters
 FROM campaigns g
 JOIN lanes l ON l.campaign_id = g.id
 JOIN pools p ON p.id = l.pool_id
@@ -87,10 +88,10 @@ def listed(
 
 
 # From the last failures back, so that it costs the same at any size.
-_PROBLEMS = text("""
+_PROBLEMS = text(f"""
 SELECT j.id AS job_id, CASE WHEN j.state IN ('open', 'waiting') THEN 'pending' ELSE j.state END AS state, j.attempts, p.name AS pool,
     f.kind AS error_class, f.message AS error, f.at AS failed_at, d.uuid AS failed_on,
-    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters
+    {PROBLEM}, c.family, c.parameters
 FROM (
     SELECT DISTINCT ON (job_id) * FROM (
         SELECT f.* FROM lanes l JOIN failures f ON f.lane_id = l.id

@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.filters import COLUMNS, EVERYTHING, Filter, computed
+from farm.db.rounds import PROBLEM
+from farm.kernels import PROBLEM_COLUMNS
 from farm.schema.results import EXPORTED
 
 _NARROWED = """
@@ -43,7 +45,7 @@ def measured(
 
 _KNOWN = (
     "job_id", "state", "attempts", "only_device", "device_type", "device_uuid", "error_class", "error", "failed_at",
-    "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters",
+    *PROBLEM_COLUMNS, "family", "parameters",
 )  # fmt: skip
 # What a filter may ask of such a job beside these: derived as in v_measurements, or without a value, of its type there.
 _DERIVED = ("campaign", "host", "measured_at", "flops", "bytes", "intensity")
@@ -54,7 +56,7 @@ _WITHOUT = f"""
 SELECT {", ".join(_KNOWN)} FROM (
     SELECT j.id AS job_id, j.state, j.attempts, p.device_uuid AS only_device, t.device_type, fd.uuid AS device_uuid,
         f.kind AS error_class, f.message AS error, f.at AS failed_at,
-        c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family, c.parameters,
+        {PROBLEM}, c.family, c.parameters,
         g.name AS campaign, h.name AS host, f.at AS measured_at, w.flops, w.bytes, w.flops / w.bytes AS intensity,
         {", ".join(f"none.{name}" for name in _WITHOUT_VALUE)}
     FROM (
@@ -75,9 +77,9 @@ SELECT {", ".join(_KNOWN)} FROM (
         ELSE ARRAY[coalesce(pd.type, 'unknown')]
     END) AS t(device_type)
     CROSS JOIN LATERAL (
-        SELECT 2.0::double precision * c.m * c.n * c.k AS flops,
-            (c.m::double precision * c.k + c.k::double precision * c.n) * element_bytes(c.ab)
-            + c.m::double precision * c.n * element_bytes(c.cd) * CASE WHEN c.beta = 0 THEN 1 ELSE 2 END AS bytes
+        SELECT 2.0::double precision * c.batch * c.m * c.n * c.k AS flops,
+            c.batch * ((c.m::double precision * c.k + c.k::double precision * c.n) * element_bytes(c.ab)
+            + c.m::double precision * c.n * element_bytes(c.cd) * CASE WHEN c.beta = 0 THEN 1 ELSE 2 END) AS bytes
     ) w
     LEFT JOIN (SELECT {", ".join(_WITHOUT_VALUE)} FROM v_measurements WHERE false) none ON true
 ) ended

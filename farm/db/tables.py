@@ -237,6 +237,7 @@ class ConfigurationRow(Base):
     layout: Mapped[str]
     alpha: Mapped[float]
     beta: Mapped[float]
+    batch: Mapped[int] = mapped_column(server_default="1")
     family: Mapped[str]
     parameters: Mapped[dict[str, Any]]
 

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from farm.lazy import names_of
 
 if TYPE_CHECKING:
-    from farm.kernels.configuration import BASELINES, MEMORY_SHARE, Configuration, Kernel, problem_of
+    from farm.kernels.configuration import (
+        BASELINES,
+        MEMORY_SHARE,
+        PROBLEM_COLUMNS,
+        Configuration,
+        Kernel,
+        problem_columns,
+        problem_of,
+    )
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule
 

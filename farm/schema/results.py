@@ -37,11 +37,12 @@ _CONFIGURATION = (
     Column("`nn`, `nt`, `tn` or `tt`: A and B as written or transposed", name="layout"),
     Column("factor of A · B", name="alpha", type=ColumnType.DOUBLE),
     Column("factor of C", name="beta", type=ColumnType.DOUBLE),
+    Column("products in a batch, of equal shape", name="batch", type=ColumnType.BIGINT),
 )
 _DERIVED = {
     "settled_samples": (
         Column("throughput, of `runtime_ms`", "TFLOP/s", Group.TIME, name="tflops", type=ColumnType.DOUBLE, label="TFLOP/s"),
-        Column("floating-point operations of one GEMM, 2·m·n·k", name="flops", type=ColumnType.DOUBLE, exported=False),
+        Column("floating-point operations of one GEMM, 2·batch·m·n·k", name="flops", type=ColumnType.DOUBLE, exported=False),
         Column("compulsory memory traffic of one GEMM", "B", name="bytes", type=ColumnType.DOUBLE, exported=False),
         Column("operations for each byte of compulsory memory traffic", "FLOP/B", Group.OPERANDS, name="intensity", type=ColumnType.DOUBLE, label="FLOP per byte"),
     ),
