@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from farm.gemm import number_text
+
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """`1,200 pending, 7 done`, or `none`."""
@@ -65,10 +67,22 @@ def types_of_text(types: str) -> str:
     return kinds[0] if len(set(kinds)) == 1 else types
 
 
+def scalars_text(alpha: float, beta: float, batch: int = 1) -> str:
+    """` alpha=2 beta=1 batch=8`, which follows a problem: alpha and beta where they are not 1 and 0, the batch where it is not 1."""
+    factors = "" if (alpha, beta) == (1, 0) else f" alpha={number_text(alpha)} beta={number_text(beta)}"
+    return factors if batch == 1 else f"{factors} batch={batch}"
+
+
+def problem_text(row: Mapping[str, Any]) -> str:
+    """`512x512x512 f32 nn` from the columns of a problem, followed by `scalars_text`. Older rows have no batch."""
+    batch = row.get("batch")
+    scalars = scalars_text(row["alpha"], row["beta"], 1 if batch is None else batch)
+    return f"{row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
+
+
 def configuration_text(row: Mapping[str, Any]) -> str:
-    """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration; alpha and beta where they are not 1 and 0."""
-    scalars = "" if (row["alpha"], row["beta"]) == (1, 0) else f" alpha={row['alpha']:g} beta={row['beta']:g}"
-    return f"{kernel_text(row)} {row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
+    """`tiled(tile=16) 512x512x512 f32 nn` from the columns of a configuration, followed by `scalars_text`."""
+    return f"{kernel_text(row)} {problem_text(row)}"
 
 
 def shortened(text: str, limit: int = 60) -> str:

@@ -176,6 +176,11 @@ _USUAL_OUTPUT = {
 }
 
 
+def number_text(value: float) -> str:
+    """The shortest text that reads back as the same float, without a trailing .0."""
+    return repr(float(value)).removesuffix(".0")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A matrix multiplication, or a batch of equal ones, without the kernel that computes it.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median, median_low
 from typing import Any, TypeVar
 
-from farm.formatting import types_of_text
+from farm.formatting import problem_text
 from farm.gemm import Problem
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_columns
 from farm.kernels.families import TILE_STUDY
 from farm.measurement import energy_mj
 
@@ -131,11 +131,8 @@ class ProblemTiles:
     @property
     def label(self) -> str:
         """`512x512x512 f32 nn`; scalars and distribution where they are not the usual ones."""
-        p = self.problem
-        types = types_of_text(str(p.types))
-        scalars = "" if (p.alpha, p.beta) == (1, 0) else f" alpha={_number(p.alpha)} beta={_number(p.beta)}"
         operands = "" if self.distribution == "uniform" else f" {self.distribution}"
-        return f"{p.shape} {types} {p.layout}{scalars}{operands}"
+        return problem_text(problem_columns(self.problem)) + operands
 
     @property
     def rows(self) -> int:
@@ -178,11 +175,6 @@ class ProblemTiles:
     @property
     def _base(self) -> TilePoint:
         return next(point for point in self.points if point.tile == self.baseline)
-
-
-def _number(value: float) -> str:
-    """The shortest text that reads back as the same float: two problems never have one label."""
-    return repr(value).removesuffix(".0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +264,7 @@ def _of_type(device_type: str, rows: Sequence[TiledRow], wanted: int) -> DeviceT
 
 def _order(key: tuple[Problem, str]) -> tuple[Any, ...]:
     p, distribution = key
-    return (str(p.types), str(p.layout), p.alpha, p.beta, distribution, p.shape)
+    return (str(p.types), str(p.layout), p.alpha, p.beta, p.batch, distribution, p.shape)
 
 
 def _baseline(measured: Iterable[int], wanted: int) -> int:

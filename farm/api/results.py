@@ -19,6 +19,7 @@ from farm.db import campaigns, devices, filters, measurements, progress
 from farm.db import measuring_rules as measuring
 from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
+from farm.formatting import scalars_text, types_of_text
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
 from farm.report.best import TimedKernel, summary
@@ -110,6 +111,7 @@ class BestOf(Document):
     layout: str
     alpha: float
     beta: float
+    batch: int = 1
     device_type: str
     best: TimedKernel
     baseline: TimedKernel | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
@@ -122,6 +124,12 @@ class BestOf(Document):
     speed_up: float | None
     speed_up_95: tuple[float, float] | None
     share_of_best: float | None
+
+    @property
+    def problem(self) -> str:
+        """`512x512x512 f32 nn`; factors and batch where they are not the usual ones."""
+        scalars = scalars_text(self.alpha, self.beta, self.batch)
+        return f"{self.m}x{self.n}x{self.k} {types_of_text(self.types)} {self.layout}{scalars}"
 
 
 class Best(CampaignOutcome):

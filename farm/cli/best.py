@@ -13,7 +13,7 @@ from farm.cli.options import asks
 from farm.cli.output import console, remarks
 from farm.cli.tables import Column, Table
 from farm.devices import DeviceKind
-from farm.formatting import seconds_text, types_of_text
+from farm.formatting import seconds_text
 from farm.kernels import BASELINES
 
 MAX_ROWS = 30
@@ -63,7 +63,7 @@ _BEST = Table(
 def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: int) -> None:
     lines = [
         (
-            _problem_text(one), one.device_type, one.best.kernel, one.best.runtime_ms, one.best.burst_apart,
+            one.problem, one.device_type, one.best.kernel, one.best.runtime_ms, one.best.burst_apart,
             f"{one.best.runtime_q1_ms:.4g} – {one.best.runtime_q3_ms:.4g}",
             None if one.baseline is None else one.baseline.runtime_ms, _speed_up_text(one),
             f"{one.tried:,} of {one.grid:,}", one.device_s,
@@ -77,11 +77,6 @@ def _print(name: str, found: Sequence[BestOf], total: Mapping[str, Any], limit: 
         remarks.print(f"and {len(found) - limit:,} more: --limit N, or --json for all")
     for line in _summary_lines(total):
         console.print(line)
-
-
-def _problem_text(one: BestOf) -> str:
-    scalars = "" if (one.alpha, one.beta) == (1, 0) else f" alpha={one.alpha:g} beta={one.beta:g}"
-    return f"{one.m}x{one.n}x{one.k} {types_of_text(one.types)} {one.layout}{scalars}"
 
 
 def _speed_up_text(one: BestOf) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from farm.devices import DeviceTraits
 from farm.errors import BadConfiguration, BadKernelParameter, FarmError
-from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape, number_text
 from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
@@ -44,11 +44,6 @@ class Kernel:
 
     def __str__(self) -> str:
         return f"{self.family}({','.join(f'{n}={v}' for n, v in self.parameters)})"
-
-
-def _number(value: float) -> str:
-    """The shortest text that reads back as the same float, without a trailing .0."""
-    return repr(value).removesuffix(".0")
 
 
 def _whole(family: str, name: str, value: str) -> int:
@@ -98,7 +93,7 @@ class Configuration:
 
     def __post_init__(self) -> None:
         p = self.problem
-        text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={_number(p.alpha)} beta={_number(p.beta)}"
+        text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={number_text(p.alpha)} beta={number_text(p.beta)}"
         if p.batch != 1:  # without, so that configurations of before keep their ids
             text += f" batch={p.batch}"
         object.__setattr__(self, "canonical", text)

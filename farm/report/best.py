@@ -95,7 +95,7 @@ class BestKernel:
         shown = {name: value for name, value in asdict(self).items() if name != "problem"}
         return {
             **{"m": p.shape.m, "n": p.shape.n, "k": p.shape.k, "types": str(p.types), "layout": str(p.layout)},
-            **{"alpha": p.alpha, "beta": p.beta},
+            **{"alpha": p.alpha, "beta": p.beta, "batch": p.batch},
             **shown,
             **{"speed_up": self.speed_up, "speed_up_95": self.speed_up_95, "share_of_best": self.share_of_best},
         }
@@ -175,10 +175,7 @@ def best(connection: Connection, campaign_id: int, campaign: Campaign) -> list[B
 
 
 def _where(row: Mapping[Any, Any]) -> ProblemOnType:
-    return problem_of({name: row[name] for name in _PROBLEM_COLUMNS}), row["device_type"]
-
-
-_PROBLEM_COLUMNS = [name.strip().removeprefix("c.") for name in PROBLEM.split(",")]
+    return problem_of(row), row["device_type"]
 
 
 def _kernel(row: Mapping[Any, Any]) -> Kernel:

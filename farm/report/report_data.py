@@ -17,10 +17,11 @@ from farm.campaign import Campaign
 from farm.compare.comparison import Comparison
 from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
+from farm.kernels import PROBLEM_COLUMNS
 from farm.report.accuracy import Accuracy
 from farm.report.best import BestKernel, best
 from farm.report.operand_effects import OperandEffect, operand_effects
-from farm.report.result_points import PROBLEM_COLUMNS, Results, reduced
+from farm.report.result_points import Results, reduced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +219,7 @@ def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
 # --- tiles -------------------------------------------------------------------------------------------------
 
 _TILED = text(f"""
-SELECT v.device_type, v.device_uuid, v.m, v.n, v.k, v.ab, v.cd, v.acc, v.layout, v.alpha, v.beta, v.family, v.parameters,
+SELECT v.device_type, v.device_uuid, v.m, v.n, v.k, v.ab, v.cd, v.acc, v.layout, v.alpha, v.beta, v.batch, v.family, v.parameters,
     v.distribution, v.runtime_ms, v.power_w, v.runtime_settled_ms, v.details
 FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = :family AND {_OF_TYPE}
 """)

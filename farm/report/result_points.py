@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from farm.compare.statistics import Floats, Ints, medians_at
-from farm.formatting import types_of_text
-from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
+from farm.formatting import problem_text, types_of_text
+from farm.gemm import ElementType, Problem
 from farm.gpus import Gpu, find_gpu
-from farm.kernels import Kernel
+from farm.kernels import PROBLEM_COLUMNS, Kernel, problem_columns, problem_of
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta")
 _FIGURES = ("runtime_ms", "runtime_burst_ms", "power_limited", "power_w", "energy_mj", "occupancy")
 
 
@@ -57,7 +56,7 @@ class Results:
 
     @cached_property
     def flops(self) -> Floats:
-        """2·m·n·k."""
+        """2·m·n·k·batch."""
         return self._of_problem([float(problem.flops) for problem in self.problems])
 
     @cached_property
@@ -67,7 +66,7 @@ class Results:
 
     @cached_property
     def problem_names(self) -> list[str]:
-        return [problem_text(problem) for problem in self.problems]
+        return [problem_text(problem_columns(problem)) for problem in self.problems]
 
     @cached_property
     def element_types(self) -> list[str]:
@@ -193,12 +192,6 @@ class Results:
         return found
 
 
-def problem_text(problem: Problem) -> str:
-    """`512x512x512 f32 nn`; alpha and beta where they are not 1 and 0."""
-    scalars = "" if (problem.alpha, problem.beta) == (1, 0) else f" alpha={problem.alpha:g} beta={problem.beta:g}"
-    return f"{problem.shape} {types_of_text(str(problem.types))} {problem.layout}{scalars}"
-
-
 def reduced(columns: Mapping[str, Any], rows: int) -> Results:
     """Points from rows.
 
@@ -244,10 +237,12 @@ def _problems(columns: Mapping[str, Any]) -> tuple[Ints, list[Problem]]:
     code, first = _numbered([columns[name][0] if name in texts else columns[name] for name in PROBLEM_COLUMNS])
 
     def made(row: int) -> Problem:
-        ab, cd, acc, layout = (columns[name][1][columns[name][0][row]] for name in texts)
-        m, n, k = (int(columns[name][row]) for name in "mnk")
-        types = ElementTypes(ElementType(ab), ElementType(cd), ElementType(acc))
-        return Problem(Shape(m, n, k), types, Layout(layout), float(columns["alpha"][row]), float(columns["beta"][row]))
+        return problem_of(
+            {
+                name: columns[name][1][columns[name][0][row]] if name in texts else columns[name][row]
+                for name in PROBLEM_COLUMNS
+            }
+        )
 
     return code, [made(int(row)) for row in first]
 

@@ -7,7 +7,7 @@ import pytest
 from farm.api.campaigns import FairShare
 from farm.cli import status
 from farm.cli.output import configuration_text
-from farm.formatting import counts_text, percent_text, rate_text, seconds_text, some_of
+from farm.formatting import counts_text, percent_text, problem_text, rate_text, seconds_text, some_of
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,10 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
     }  # fmt: skip
     assert configuration_text(row) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt"
     assert configuration_text({**row, "acc": "f16", "beta": 0.5}) == "tiled(tile=16) 64x32x8 f16 nt alpha=1 beta=0.5"
+    assert configuration_text({**row, "batch": 1}) == configuration_text(row)
+    assert configuration_text({**row, "batch": 8}) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt batch=8"
+    both = {**row, "alpha": 0.1 + 0.2, "batch": 8}
+    assert problem_text(both) == "64x32x8 f16:f16:f32 nt alpha=0.30000000000000004 beta=0 batch=8"
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,16 @@ def test_types_and_problems_that_differ_in_one_thing_stay_apart() -> None:
     assert len(other) == 1
 
 
+def test_a_batch_is_a_problem_of_its_own_with_the_work_of_all_its_products() -> None:
+    alone, eight = "blas(threads=1) 64x64x64 f32", "blas(threads=1) 64x64x64 f32 nn beta=1 batch=8"
+    found = results_of(row(alone, 1.0), row(eight, 4.0), row(eight, 6.0))
+    assert sorted(found.problem_names) == ["64x64x64 f32 nn", "64x64x64 f32 nn alpha=1 beta=1 batch=8"]
+    of = {found.problems[found.problem[i]].batch: i for i in range(len(found))}
+    assert found.flops[of[8]] == 8 * found.flops[of[1]]
+    assert found.runtime_ms[of[8]] == 5.0
+    assert found.share_of_best.tolist() == [1.0, 1.0]
+
+
 def test_shares_are_of_the_fastest_of_the_problem_on_that_type() -> None:
     found = results_of(
         tiled(8, 2.0),

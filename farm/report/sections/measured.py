@@ -9,7 +9,8 @@ import numpy as np
 
 from farm.analysis.tiles import DeviceTiles
 from farm.both_times import APART
-from farm.formatting import counted
+from farm.formatting import counted, problem_text
+from farm.kernels import problem_columns
 from farm.report.best import BestKernel, summary
 from farm.report.document import Cell, Section, Table
 from farm.report.figures.fronts import front_sizes, fronts, of_choice
@@ -19,7 +20,7 @@ from farm.report.figures.points import percent
 from farm.report.figures.rooflines import rooflines
 from farm.report.figures.sizes import sizes
 from farm.report.report_data import CampaignData
-from farm.report.result_points import Results, problem_text, varying_parameters
+from farm.report.result_points import Results, varying_parameters
 
 NO_ROW = "Nothing of this campaign was measured under its own rules yet."
 MAX_TILE_TABLES = 8
@@ -218,7 +219,7 @@ def _best_row(
     fast_energy, energy, kernel = energies.get(where, (np.nan, np.nan, ""))
     saves = 100 * (1 - energy / fast_energy)
     return {
-        "problem": Cell(problem_text(one.problem), float(one.problem.flops)),
+        "problem": Cell(problem_text(problem_columns(one.problem)), float(one.problem.flops)),
         "device type": one.device_type,
         "best kernel": Cell(short.get(one.best.kernel, one.best.kernel), title=one.best.kernel),
         "time ms": one.best.runtime_ms,
