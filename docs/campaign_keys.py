@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from farm.campaign.axes import Axis
 from farm.campaign.campaign import Campaign
 from farm.campaign.domain import Layers, ListedShapes, Ranges, ShapeFile
 from farm.campaign.messages import values_of
@@ -46,6 +47,8 @@ def _default(field: FieldInfo) -> str:
         return "required"
     default: Any = None if field.default_factory else field.default
     values = default.weight_of if isinstance(default, Weighted) else default
+    if isinstance(default, Axis):
+        values = tuple(default)
     return ", ".join(map(_text, values if isinstance(values, (tuple, dict)) else [values]))
 
 

@@ -11,7 +11,7 @@ from farm.expressions.tree import BadExpression, Expression
 from farm.gemm import ElementType, Layout
 from farm.kernels import FAMILIES
 
-PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "flops", "bytes", "intensity")
+PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity")
 PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
     "layout": tuple(Layout),
     "ab": tuple(ElementType),

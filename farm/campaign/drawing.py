@@ -20,6 +20,9 @@ MAX_REFUSED_KERNELS = 2_000_000
 
 MIN_WITHOUT_KERNEL = 10
 
+_SHAPE = 1 + COORDINATES
+"""Coordinates of a point that choose a source and its shape."""
+
 _STREAM = 2**32
 """Between the seeds of two streams of one campaign; a seed is smaller."""
 
@@ -41,7 +44,8 @@ class _Stratum:
         self.turn = 0.0
         self._block = block
         self._types = types
-        self._points = points(1 + COORDINATES + 3, seed)
+        # Only several batches have a coordinate, so that campaigns from before batches draw the same problems.
+        self._points = points(_SHAPE + 3 + (len(block.batch) > 1), seed)
         self._seen: set[Problem] = set()
 
     def next(
@@ -51,12 +55,10 @@ class _Stratum:
         block, without_kernel, refused = self._block, 0, 0
         while refused < MAX_REFUSED and without_kernel < max_without_kernel:
             point = next(self._points)
-            layout, alpha, beta = (
-                item_at(block.layouts, point[-3]),
-                item_at(block.alpha, point[-2]),
-                item_at(block.beta, point[-1]),
-            )
-            problem = Problem(block.shape_at(point[:-3]), self._types, layout, alpha, beta)
+            layout = item_at(block.layouts, point[_SHAPE])
+            alpha, beta = item_at(block.alpha, point[_SHAPE + 1]), item_at(block.beta, point[_SHAPE + 2])
+            batch = item_at(block.batch.values, point[-1])
+            problem = Problem(block.shape_at(point[:_SHAPE]), self._types, layout, alpha, beta, batch)
             if problem in self._seen or not keeps(problem):
                 refused += 1
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.both_times import protocol_text
+from farm.formatting import scalars_text
 from farm.protocols import ProtocolName
 
 MAX_REASONS = 10
@@ -78,6 +79,7 @@ class DrawnTypes:
     n: Quantiles | None
     k: Quantiles | None
     flops: Quantiles | None
+    batch: Quantiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,12 @@ class DrawnProblem:
     alpha: float
     beta: float
     kernels: tuple[str, ...]
+    batch: int = 1
+
+    @property
+    def problem(self) -> str:
+        """The shape; factors and batch where they are not the usual ones."""
+        return self.shape + scalars_text(self.alpha, self.beta, self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,11 @@ class Drawn:
     by_types: tuple[DrawnTypes, ...]
     # The first `SAMPLE_PROBLEMS`.
     sample: tuple[DrawnProblem, ...]
+
+    @property
+    def batched(self) -> bool:
+        """Whether a problem is a batch of several products."""
+        return any(of.batch is not None and of.batch.max > 1 for of in self.by_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import product
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from farm.campaign.axes import Axis, AxisKey, shown
 from farm.campaign.domain import Domain, Source, Weight, mixture
@@ -23,6 +23,7 @@ from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Sh
 
 _EXTENTS = range(1, MAX_EXTENT + 1)
 _AXIS = "an axis, from 1 to 2147483647"
+_ONE = Axis([(1,)])
 _SHAPE_FORMS = "write [m, n, k], 512x512x1024 or {set: paper-27}"
 
 
@@ -84,7 +85,7 @@ _SHAPE = {
 
 
 class ProblemBlock(FileModel):
-    """Shapes, each with every combination of types, layouts, alpha and beta."""
+    """Shapes, each with every combination of types, layouts, alpha, beta and batch."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
         description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
@@ -99,10 +100,22 @@ class ProblemBlock(FileModel):
     beta: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
         default=(0.0,), description="factors of C"
     )
+    batch: Annotated[Axis, AxisKey("batch", _EXTENTS)] = Field(
+        default=_ONE, description="numbers of products with matrices of their own, computed in one launch: an axis"
+    )
+
+    @model_serializer(mode="wrap")
+    def _to_document(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a batch of 1, so that campaigns from before batches keep their documents and digests."""
+        document: dict[str, Any] = write(self)
+        if self.batch == _ONE:
+            del document["batch"]
+        return document
 
     def lengths(self) -> dict[str, int]:
         """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
-        return {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta")}
+        lengths = {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta")}
+        return lengths | {"batch": self.batch.max_length}
 
 
 class ListedBlock(ProblemBlock):
@@ -119,12 +132,16 @@ class ListedBlock(ProblemBlock):
     @property
     def size(self) -> int:
         """How many problems the block has."""
-        return self.shape_count() * math.prod(ProblemBlock.lengths(self).values())
+        return self.shape_count() * math.prod(map(len, self._variants()))
 
     def problems(self) -> Iterator[Problem]:
         """The problems, one after another."""
-        variants = list(product(self.types, self.layouts, self.alpha, self.beta))
+        variants = list(product(*self._variants()))
         return (Problem(shape, *variant) for shape in self.each_shape() for variant in variants)
+
+    def _variants(self) -> tuple[Sequence[Any], ...]:
+        """What follows the shape in a problem."""
+        return self.types, self.layouts, self.alpha, self.beta, self.batch.values
 
 
 class ShapesBlock(ListedBlock):
@@ -163,7 +180,7 @@ class AxesBlock(ListedBlock):
 
 
 class DomainBlock(ProblemBlock):
-    """A block whose problems are drawn: shapes of a domain; types, layouts, alpha and beta as likely as each other."""
+    """A block whose problems are drawn: shapes of a domain; the values of each other key have equal probability."""
 
     domain: Domain = Field(description="the name of a domain, one source, or a list of both")
     # In a campaign, see `with_whole_weights`.

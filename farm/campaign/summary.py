@@ -23,7 +23,7 @@ from farm.campaign.figures import (
 )
 from farm.campaign.strategies import Grid, Search
 from farm.devices import DeviceKind
-from farm.gemm import Problem, Shape
+from farm.gemm import Problem
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
@@ -109,8 +109,8 @@ class _Drawn:
     """Collects the problems and kernels that were drawn from a domain, from the jobs of a plan."""
 
     def __init__(self) -> None:
-        # By element types: the shapes, and how many kernels were drawn for all of them.
-        self._shapes = defaultdict[str, list[Shape]](list)
+        # By element types: the problems, and how many kernels were drawn for all of them.
+        self._problems = defaultdict[str, list[Problem]](list)
         self._kernels: Counter[str] = Counter()
         self._sample: list[tuple[Problem, set[Kernel]]] = []
         self._problem: Problem | None = None
@@ -121,7 +121,7 @@ class _Drawn:
         problem, kernel = job.configuration.problem, job.configuration.kernel
         if problem != self._problem:
             self._problem, self._of_problem = problem, set()
-            self._shapes[str(problem.types)].append(problem.shape)
+            self._problems[str(problem.types)].append(problem)
             if len(self._sample) < SAMPLE_PROBLEMS:
                 self._sample.append((problem, self._of_problem))
         if kernel not in self._of_problem:  # of several pools
@@ -132,10 +132,10 @@ class _Drawn:
         campaign = plan.campaign
         named = sorted({str(types) for block in campaign.domain_blocks for types in block.types})
         return Drawn(
-            problems=sum(map(len, self._shapes.values())),
+            problems=sum(map(len, self._problems.values())),
             requested=campaign.requested_problems,
             configurations=self._kernels.total(),
-            by_types=tuple(_drawn_types(types, self._shapes[types], self._kernels[types]) for types in named),
+            by_types=tuple(_drawn_types(types, self._problems[types], self._kernels[types]) for types in named),
             sample=tuple(
                 DrawnProblem(
                     str(problem.shape),
@@ -144,21 +144,23 @@ class _Drawn:
                     problem.alpha,
                     problem.beta,
                     tuple(sorted(map(str, kernels))),
+                    problem.batch,
                 )
                 for problem, kernels in self._sample
             ),
         )
 
 
-def _drawn_types(types: str, shapes: list[Shape], configurations: int) -> DrawnTypes:
+def _drawn_types(types: str, problems: list[Problem], configurations: int) -> DrawnTypes:
     return DrawnTypes(
         types,
-        len(shapes),
+        len(problems),
         configurations,
-        m=_quantiles(shape.m for shape in shapes),
-        n=_quantiles(shape.n for shape in shapes),
-        k=_quantiles(shape.k for shape in shapes),
-        flops=_quantiles(shape.flops for shape in shapes),
+        m=_quantiles(problem.shape.m for problem in problems),
+        n=_quantiles(problem.shape.n for problem in problems),
+        k=_quantiles(problem.shape.k for problem in problems),
+        flops=_quantiles(problem.flops for problem in problems),
+        batch=_quantiles(problem.batch for problem in problems),
     )
 
 

@@ -166,6 +166,7 @@ _DRAWN = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
+    Column("batch", number=True),
     Column("flops", number=True, priority=1),
 )
 
@@ -189,15 +190,16 @@ def _print_drawn(drawn: Drawn) -> None:
             types_of_text(of.types),
             of.problems,
             of.configurations,
-            *map(_quantiles_text, (of.m, of.n, of.k)),
+            *map(_quantiles_text, (of.m, of.n, of.k, of.batch)),
             _quantiles_text(of.flops, ".2g"),
         )
         for of in drawn.by_types
     ]
-    _DRAWN.print(rows, title="problems drawn from the domain: min / median / max")
+    without = [] if drawn.batched else ["batch"]
+    _DRAWN.print(rows, title="problems drawn from the domain: min / median / max", without=without)
     sample = [
         (
-            one.shape + ("" if (one.alpha, one.beta) == (1, 0) else f" alpha={one.alpha:g} beta={one.beta:g}"),
+            one.problem,
             types_of_text(one.types),
             one.layout,
             kernel,
