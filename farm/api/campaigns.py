@@ -265,6 +265,7 @@ class ConfigurationColumns(Document):
     layout: str
     alpha: float
     beta: float
+    batch: int = 1
     family: str
     parameters: dict[str, Any]
 

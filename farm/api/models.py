@@ -15,7 +15,7 @@ from farm.api.access import Access
 from farm.api.operation import Cli, Document, Download, InTable, made_file, operation
 from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
-from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.protocols import Time
 from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
@@ -327,6 +327,10 @@ Types = Annotated[str, Field(description="Element types: f16, or f16:f32:f32."),
 Layouts = Annotated[str, Field(description="Layout: nn, nt, tn or tt.")]
 Alpha = Annotated[float, Field(description="Factor of the product.")]
 Beta = Annotated[float, Field(description="Factor of the matrix that is added.")]
+Batch = Annotated[
+    int,
+    Field(ge=1, le=MAX_EXTENT, description="Number of products with matrices of their own, computed in one launch."),
+]
 Families = Annotated[list[str] | None, Field(description="Only kernels of this family; may be repeated.")]
 Objectives = Annotated[Objective, Field(description="What to minimize."), Cli(("--objective", "-o"))]
 
@@ -340,6 +344,7 @@ def recommend(
     layout: Layouts = "nn",
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
+    batch: Batch = 1,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -351,7 +356,7 @@ def recommend(
     version: VersionAsked = None,
 ) -> Recommended:
     """Rank the kernels that were measured and that a card can run for a problem, the best first."""
-    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch)
     info, model = access.models.pull(device_type, version)
     found = registry.recommend(
         model, problem, families=family or (), objective=objective, time=time, top=top, unmeasured=unmeasured
@@ -374,6 +379,7 @@ def costs(
     layout: Layouts = "nn",
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
+    batch: Batch = 1,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -387,7 +393,7 @@ def costs(
     The champion of a type answers, or its newest model where it has no champion. The fastest comes first within a group;
     models whose rows were measured by different protocols are in different groups.
     """
-    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta)
+    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch)
     models = registry.answering_models(access.settings.tracking_uri)
     answers = [_cost(access, info, problem, family, objective, time, top) for info in models]
     groups = registry.protocol_groups([one.answered_by.conditions for one in answers])

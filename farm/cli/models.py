@@ -28,7 +28,7 @@ from farm.cli.versions import (
     standing,
 )
 from farm.errors import BadInput
-from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.kernels.families import TILE_STUDY
 from farm.protocols import Time
@@ -184,6 +184,9 @@ def predict(
     shape: Annotated[str | None, typer.Option("--shape", help="m x n x k, as in 512x512x1024.")] = None,
     types: Annotated[str, typer.Option("--dtype", help="Element types, with --shape.")] = "f32",
     layout: Annotated[str, typer.Option("--layout", help="nn, nt, tn or tt, with --shape.")] = "nn",
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, max=MAX_EXTENT, help="Number of products in one launch, with --shape.")
+    ] = 1,
     family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = TILE_STUDY.name,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
@@ -204,7 +207,7 @@ def predict(
     """
     configurations = [Configuration.parse(text) for text in request.configurations]
     if shape is not None:
-        problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout))
+        problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), batch=batch)
         configurations.append(Configuration(problem, Kernel.of(family, **_parameters(parameter or []))))
     if not configurations and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')

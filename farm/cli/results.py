@@ -128,6 +128,7 @@ _RESULTS = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
+    Column("batch", number=True),
     Column("types", priority=4),
     Column("layout", priority=6),
     Column("runtime", "ms", number=True),
@@ -147,7 +148,7 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
         return
     lines = [
         (
-            r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), types_text(r), r["layout"], r["runtime_ms"],
+            r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), str(r["batch"]), types_text(r), r["layout"], r["runtime_ms"],
             burst_apart(r["runtime_burst_ms"], r["runtime_ms"]), 100 * r["runtime_rse"], r["tflops"], r["power_w"],
             r["energy_mj"], r.get("round"), r["protocol"],
         )
@@ -156,6 +157,8 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
     without = [] if rounds else ["round"]
     if not any(burst_apart(r["runtime_burst_ms"], r["runtime_ms"]) for r in rows):
         without.append("burst")
+    if all(r["batch"] == 1 for r in rows):
+        without.append("batch")
     if all(r["protocol"] == ProtocolName.FARM for r in rows):
         without.append("protocol")
     _RESULTS.print(lines, without=without)

@@ -222,6 +222,7 @@ _RANKED = Table(
     Column(""),
     Column("kernel", folds=True),
     Column("m x n x k"),
+    Column("batch", number=True),
     Column("types", priority=3),
     Column("layout", priority=4),
     Column("runtime", "ms", number=True),
@@ -264,11 +265,12 @@ def print_results(report: dict[str, Any]) -> None:
             )
     for kind, ends in report["ranked"].items():
         rows = [
-            (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", types_text(r), r["layout"], r["runtime_ms"],
+            (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", r["batch"], types_text(r), r["layout"], r["runtime_ms"],
              r["tflops"], r["power_w"], r["energy_mj"])
             for end in ("best", "worst") for r in ends[end]
         ]  # fmt: skip
-        _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s")
+        alone = all(r["batch"] == 1 for found in ends.values() for r in found)
+        _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s", without=["batch"] if alone else [])
 
 
 def _rounds_text(report: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, NotPredictable
+from farm.formatting import scalars_text
 from farm.gemm import Problem
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
@@ -94,7 +95,9 @@ def recommend(
         raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
-        raise NotPredictable(why=f"no measured kernel can run {problem.shape} on the card")
+        raise NotPredictable(
+            why=f"no measured kernel can run {problem.shape}{scalars_text(problem.alpha, problem.beta, problem.batch)} on the card"
+        )
     timed = [one for one in predict(model, found) if one.at(time) is not None]
     if not timed:
         raise NotPredictable(why=f"no {time} time of such kernels was measured")

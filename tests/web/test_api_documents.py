@@ -105,6 +105,8 @@ MISTAKES = (
     ("campaigns?search=%00", "BadRequest", 400, "NUL"),
     ("recommend?shape=0x1x1", "BadShape", 400, "0x1x1"),
     ("recommend?shape=8x8x8&alpha=nan", "BadScalar", 400, "finite"),
+    ("recommend?shape=8x8x8&batch=0", "BadRequest", 422, "query.batch: Input should be greater than or equal to 1"),
+    ("costs?shape=8x8x8&batch=2147483648", "BadRequest", 422, "query.batch"),
     ("models/nothing", "NoSuchModel", 404, "nothing"),
     ("nothing", "HttpError", 404, "Not Found"),
 )

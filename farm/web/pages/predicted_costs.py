@@ -27,7 +27,9 @@ TOP = 5
 @runs(models.costs)
 def cost(visit: Visiting, m: str = "", n: str = "", k: str = "", beta: bool = False) -> Response:
     form = Form(
-        models.costs, visit.request.query_params, fields=("types", "layout", "objective", "time", "mix_protocols")
+        models.costs,
+        visit.request.query_params,
+        fields=("types", "layout", "batch", "objective", "time", "mix_protocols"),
     )
     shape = {"m": m, "n": n, "k": k, "beta": "true" if beta else ""}
     query = {"types": "f16", **form.values, "shape": f"{m}x{n}x{k}", "beta": float(beta), "top": TOP}

@@ -265,6 +265,12 @@ def test_a_check_shows_what_is_drawn_from_a_domain_and_takes_no_files(browser_li
     assert "10 configurations of 10 problems are measured." in shown
     assert "64 / 64 / 64 32 / 32 / 32" in shown
     assert shown.count("x64x32") == 8
+    assert "batch" not in shown
+    batched = text.replace("SOURCE", "{m: 8..16, n: 64, k: 32}").replace("[f32, f64]", "f32, batch: [2, 4]")
+    shown = words(browser_like.post("/submit", data={"text": batched, "to": "check"}).text)
+    assert "k: min / median / max batch: min / median / max" in shown
+    assert "32 / 32 / 32 2 / " in shown
+    assert re.search(r"x64x32 batch=[24]\b", shown)
     wrong = browser_like.post("/submit", data={"text": text.replace("SOURCE", "{file: /etc/hostname}"), "to": "check"})
     assert wrong.status_code == 400
     assert "/etc/hostname was not sent with the campaign, and the server opens no files; list the shapes" in words(
@@ -766,6 +772,24 @@ def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: ht
         assert badge[1].endswith(" invalid")
     told = browser_like.get("/api/v1/campaigns/refused").json()
     assert (told["verdict"], told["state_text"]) == ("no results", f"done, {badge[1]}")
+
+
+def test_the_cost_page_has_a_batch(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/cost?m=512&n=512&k=512&types=f32&batch=8")
+    assert page.status_code == 200
+    assert 'name="batch" value="8"' in page.text
+    assert (
+        "nvidia-h200 : The model cannot predict this: no measured kernel can run 512x512x512 batch=8 on the card"
+        in words(page.text)
+    )
+    again = re.search(r'href="(/api/v1/costs[^"]*)"', page.text)
+    assert again is not None
+    assert "batch=8" in again[1]
+    blank = browser_like.get("/cost?m=512&n=512&k=512&types=f32&batch=")
+    assert words(blank.text) == words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
+    wrong = browser_like.get("/cost?m=512&n=512&k=512&types=f32&batch=0")
+    assert wrong.status_code == 400
+    assert "batch: Input should be greater than or equal to 1" in words(wrong.text)
 
 
 def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client, access: Access) -> None:
