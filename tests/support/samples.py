@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 
 from farm.db import measurements
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, traits_of_capability
-from farm.kernels import Configuration
+from farm.kernels import PROBLEM_COLUMNS, Configuration
 from farm.measurement import Measurement
 
 
@@ -73,9 +73,9 @@ def row(runtime_ms: float = 1.0, **changes: object) -> Measurement:
     return Measurement(**(columns | changes))  # type: ignore[arg-type]
 
 
-_CONFIGURATION = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
-VALUES (:id, :m, :n, :k, :ab, :cd, :acc, :layout, :alpha, :beta, :family, CAST(:parameters AS jsonb))
+_CONFIGURATION = text(f"""
+INSERT INTO configurations (id, {", ".join(PROBLEM_COLUMNS)}, family, parameters)
+VALUES (:id, {", ".join(f":{name}" for name in PROBLEM_COLUMNS)}, :family, CAST(:parameters AS jsonb))
 ON CONFLICT DO NOTHING
 """)
 
