@@ -166,7 +166,7 @@ _DRAWN = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
-    Column("batch", number=True),
+    Column("batch", number=True, priority=1),
     Column("flops", number=True, priority=1),
 )
 

@@ -128,7 +128,7 @@ _RESULTS = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
-    Column("batch", number=True),
+    Column("batch", number=True, priority=1),
     Column("types", priority=4),
     Column("layout", priority=6),
     Column("runtime", "ms", number=True),
