@@ -388,11 +388,15 @@ class InvalidOnDevice(FarmError):
 
 
 class WrongResult(FarmError):
-    """The kernel computed a wrong result: element ({row}, {column}) is off by {error:.3g} of the scale, and {bound:.3g} is allowed."""
+    """The kernel computed a wrong result: element ({row}, {column}){of} is off by {error:.3g} of the scale, and {bound:.3g} is allowed."""
+
+    def __init__(self, *, matrix: int | None = None, **fields: Any) -> None:
+        """`matrix` is the number of the matrix in a batch; None without a batch."""
+        super().__init__(matrix=matrix, of="" if matrix is None else f" of matrix {matrix}", **fields)
 
 
 class ElementNotWritten(WrongResult):
-    """The kernel left element ({row}, {column}) unwritten, or computed a NaN for it."""
+    """The kernel left element ({row}, {column}){of} unwritten, or computed a NaN for it."""
 
 
 class ResultCorrupted(FarmError):

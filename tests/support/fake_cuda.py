@@ -343,44 +343,47 @@ class FakeKernel:
 
     # The kernels of verify.cu: each operand as it lies in memory, whatever the view that is given.
 
-    def stored(self, name: str, array: Any, rows: int, columns: int, transposed: int = 0) -> Any:
+    def stored(self, name: str, array: Any, batch: int, rows: int, columns: int, transposed: int = 0) -> Any:
         dtype = {"0": np.float64, "1": np.float32}[self.defines[f"{name}_KIND"]]
-        flat = at_address(array.ctypes.data, rows * columns, dtype)
-        lies = flat.reshape(columns, rows).T if transposed else flat.reshape(rows, columns)
+        flat = at_address(array.ctypes.data, batch * rows * columns, dtype)
+        lies = flat.reshape(batch, columns, rows).swapaxes(1, 2) if transposed else flat.reshape(batch, rows, columns)
         return lies.astype(np.float64)
 
-    def grouped(self, matrix: Any, seed: Any) -> Any:
-        rows, columns = matrix.shape
-        padded = np.zeros((rows, -(-columns // 32) * 32))
-        padded[:, :columns] = matrix * np.random.default_rng(int(seed)).choice([-1.0, 1.0], columns)
-        return padded.reshape(rows, -1, 32).sum(axis=2)
+    def grouped(self, matrices: Any, seed: Any) -> Any:
+        batch, rows, columns = matrices.shape
+        padded = np.zeros((batch, rows, -(-columns // 32) * 32))
+        padded[..., :columns] = matrices * np.random.default_rng(int(seed)).choice([-1.0, 1.0], columns)
+        return padded.reshape(batch, rows, -1, 32).sum(axis=3)
 
     def raised(self, largest: Any, errors: Any) -> None:
         largest[0] = max(largest[0], np.where(np.isnan(errors), np.inf, errors).max())
 
     def widen(self, _: Any, __: Any, a: Any, wide: Any, count: int) -> None:
-        wide[:] = self.stored("A", a, 1, count)[0]
+        wide[:] = self.stored("A", a, 1, 1, count)[0, 0]
 
-    def sum_groups(self, _: Any, __: Any, b: Any, sums: Any, k: int, n: int, transposed: int, seed: Any) -> None:
-        sums[:] = self.grouped(self.stored("B", b, k, n, transposed), seed).ravel()
+    def sum_groups(
+        self, _: Any, __: Any, b: Any, sums: Any, batch: int, k: int, n: int, transposed: int, seed: Any
+    ) -> None:
+        sums[:] = self.grouped(self.stored("B", b, batch, k, n, transposed), seed).ravel()
 
     def compare_groups(
-        self, _: Any, __: Any, sums: Any, c: Any, d: Any, m: int, n: int, alpha: float, beta: float, scale: float,
+        self, _: Any, __: Any, sums: Any, c: Any, d: Any, rows: int, n: int, alpha: float, beta: float, scale: float,
         seed: Any, largest: Any,
     ) -> None:  # fmt: skip
-        found = self.stored("D", d, m, n)
-        rest = found - beta * self.stored("D", c, m, n) if beta else found
-        self.raised(largest, np.abs(alpha * sums - self.grouped(rest, seed)) / scale)
+        found = self.stored("D", d, 1, rows, n)
+        rest = found - beta * self.stored("D", c, 1, rows, n) if beta else found
+        self.raised(largest, np.abs(alpha * sums.reshape(1, rows, -1) - self.grouped(rest, seed)) / scale)
 
     def compare_elements(
-        self, _: Any, __: Any, a: Any, b: Any, c: Any, d: Any, m: int, n: int, k: int, a_transposed: int,
+        self, _: Any, __: Any, a: Any, b: Any, c: Any, d: Any, batch: int, m: int, n: int, k: int, a_transposed: int,
         b_transposed: int, alpha: float, beta: float, scale: float, every: int, seed: Any, largest: Any,
     ) -> None:  # fmt: skip
-        expected = alpha * (self.stored("A", a, m, k, a_transposed) @ self.stored("B", b, k, n, b_transposed))
+        a_stored = self.stored("A", a, batch, m, k, a_transposed)
+        expected = alpha * (a_stored @ self.stored("B", b, batch, k, n, b_transposed))
         if beta:
-            expected += beta * self.stored("D", c, m, n)
-        errors = np.abs(self.stored("D", d, m, n) - expected) / scale
-        self.raised(largest, errors if every else errors[:: m - 1, :: n - 1])
+            expected += beta * self.stored("D", c, batch, m, n)
+        errors = np.abs(self.stored("D", d, batch, m, n) - expected) / scale
+        self.raised(largest, errors if every else errors[:: max(1, batch - 1), :: m - 1, :: n - 1])
 
     def digest(self, grid: Any, block: Any, d: Any, count: Any, total: Any) -> None:
         """The kernel of digest.cu."""

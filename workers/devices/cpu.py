@@ -1,7 +1,8 @@
 """The machine's own processor: kernels of any family for CPUs, really timed.
 
 What is timed is a call into an output that exists already: of the family `blas`, NumPy's `matmul`, so a short GEMM includes
-NumPy's call, about half a microsecond. Operands are stored in the layout of the problem, and passed as transposed views.
+NumPy's call, about half a microsecond. A batch is one call with stacked matrices. Operands are stored in the layout of the
+problem, and passed as transposed views.
 """
 
 from __future__ import annotations
@@ -243,9 +244,12 @@ def _exactness(
     """Compares the bits of the last result with those of the first. Raises `ResultCorrupted`."""
 
     def digest_with(rows: int) -> int:
-        order: Any = "F" if configuration.problem.layout.a_transposed else "C"
-        d = np.full_like(operands.d[:rows], np.nan)
-        kernel.multiply(np.array(operands.a[:rows], order=order), operands.b, d)
+        a, d = operands.a[..., :rows, :], np.full_like(operands.d[..., :rows, :], np.nan)
+        if configuration.problem.layout.a_transposed:
+            a = np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2)
+        else:
+            a = np.ascontiguousarray(a)
+        kernel.multiply(a, operands.b, d)
         return digest(d)
 
     return compare(result, configuration.problem.shape.m, digest_with, determinism=rules.determinism)

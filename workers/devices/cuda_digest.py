@@ -30,12 +30,12 @@ class CudaDigests:
         self._kernel(problem.types.cd.bytes)
 
     def begin(self, d: Any) -> Answer:
-        """Queues the digest of a contiguous array of CuPy's on the current stream.
+        """Queues the digest of an array of CuPy's on the current stream. One that is not contiguous is copied.
 
         The answer waits for the digest, and not for what is queued behind it.
         """
-        assert d.flags.c_contiguous
         cp = self._cp
+        d = cp.ascontiguousarray(d)
         total = cp.empty(1, np.uint64)
         total.data.memset_async(0, total.nbytes)
         blocks = min(-(-d.size // THREADS), self._blocks)

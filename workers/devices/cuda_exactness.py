@@ -74,7 +74,7 @@ def _digest_with(
     operands: OperandSet,
     traits: DeviceTraits,
 ) -> int | None:
-    """The digest of the same kernel's result on the first rows of A and C. None where it cannot run with so few."""
+    """The digest of the same kernel's result on the first rows of each A and C. None where it cannot run with so few."""
     problem, s = configuration.problem, configuration.problem.shape
     fewer = replace(configuration, problem=replace(problem, shape=Shape(rows, s.n, s.k)))
     if fewer.why_invalid(traits) is not None:
@@ -102,8 +102,8 @@ def _first_rows(cp: Any, layout: SetLayout, operands: OperandSet, rows: int) -> 
     addends = blank(types.cd, layout.addends) if layout.addends else None
     buffers = Buffers(layout, inputs, of_b, addends, blank(types.cd, layout.outputs))
     views = buffers.views(0)
-    views.a[...], views.b[...] = operands.a[:rows], operands.b
+    views.a[...], views.b[...] = operands.a[..., :rows, :], operands.b
     if views.c is not None and operands.c is not None:
-        views.c[...] = operands.c[:rows]
+        views.c[...] = operands.c[..., :rows, :]
     views.d.fill(poison(types.cd))
     return buffers

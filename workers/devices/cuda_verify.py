@@ -71,7 +71,7 @@ class CudaVerifier:
 
         every, kernels = checks_every_element(problem), self._kernels(problem)
         self._largest.data.memset_async(0, self._largest.nbytes)
-        if not every and not self._queue_groups(kernels, problem, operands, rules):
+        if not every and not self._queue_groups(kernels, problem, operands.stacked(), rules):
             return whole
         self._queue_elements(kernels, problem, operands, rules, every)
 
@@ -88,36 +88,48 @@ class CudaVerifier:
     def _queue_groups(
         self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules
     ) -> bool:
-        """False where there is not the room for it."""
-        s, p, o = problem.shape, problem, operands
-        groups = -(-s.n // GROUP)
-        if s.m * s.k + (s.m + s.k) * groups > MAX_WIDENED:
+        """Queues the check of stacked operands, as many matrices at once as there is room for. False where one has none."""
+        s = problem.shape
+        each = s.m * s.k + (s.m + s.k) * -(-s.n // GROUP)
+        step = MAX_WIDENED // each
+        if not step:
             return False
         try:
-            wide = o.a if p.types.ab.of_a is E.F64 else self._cp.empty(s.m * s.k, np.float64)
-            right = self._cp.empty(s.k * groups, np.float64)
+            for first in range(0, problem.batch, step):
+                self._queue_groups_of(kernels, problem, operands.matrices(slice(first, first + step)), rules)
         except MemoryError:  # CuPy's is one; part by part it may fit
             return False
-        if wide is not o.a:
-            self._launch(kernels["widen"], self._grid(s.m * s.k), o.a, wide, s.m * s.k)
-            wide = wide.reshape(s.k, s.m).T if p.layout.a_transposed else wide.reshape(s.m, s.k)
-        transposed, seed = int(p.layout.b_transposed), np.uint64(rules.seed)
-        grid = self._grid(s.k, groups) if transposed else self._grid(32 * groups, s.k)
-        self._launch(kernels["sum_groups"], grid, o.b, right, s.k, s.n, transposed, seed)
-        sums = wide @ right.reshape(s.k, groups)
-        self._launch(
-            kernels["compare_groups"], self._grid(32 * groups, s.m), sums, self._or_none(o.c), o.d, s.m, s.n,
-            float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
-        )  # fmt: skip
         return True
+
+    def _queue_groups_of(
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules
+    ) -> None:
+        s, p, o = problem.shape, problem, operands
+        count, groups = len(o.d), -(-s.n // GROUP)
+        wide = o.a if p.types.ab.of_a is E.F64 else self._cp.empty(count * s.m * s.k, np.float64)
+        right = self._cp.empty(count * s.k * groups, np.float64)
+        if wide is not o.a:
+            self._launch(kernels["widen"], self._grid(wide.size), o.a, wide, wide.size)
+            if p.layout.a_transposed:
+                wide = wide.reshape(count, s.k, s.m).swapaxes(1, 2)
+            else:
+                wide = wide.reshape(count, s.m, s.k)
+        transposed, seed = int(p.layout.b_transposed), np.uint64(rules.seed)
+        grid = self._grid(s.k, count * groups) if transposed else self._grid(32 * groups, count * s.k)
+        self._launch(kernels["sum_groups"], grid, o.b, right, count, s.k, s.n, transposed, seed)
+        sums = wide @ right.reshape(count, s.k, groups)
+        self._launch(
+            kernels["compare_groups"], self._grid(32 * groups, count * s.m), sums, self._or_none(o.c), o.d, count * s.m,
+            s.n, float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
+        )  # fmt: skip
 
     def _queue_elements(
         self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules, every: bool
     ) -> None:
         s, p, o = problem.shape, problem, operands
-        grid = self._grid(32 * s.m * s.n) if every else self._grid(32 * SAMPLED**2)
+        grid = self._grid(32 * p.batch * s.m * s.n) if every else self._grid(32 * min(SAMPLED, p.batch) * SAMPLED**2)
         self._launch(
-            kernels["compare_elements"], grid, o.a, o.b, self._or_none(o.c), o.d, s.m, s.n, s.k,
+            kernels["compare_elements"], grid, o.a, o.b, self._or_none(o.c), o.d, p.batch, s.m, s.n, s.k,
             int(p.layout.a_transposed), int(p.layout.b_transposed), float(p.alpha), float(p.beta), result_scale(p, rules),
             int(every), np.uint64(rules.seed), self._largest[1:],
         )  # fmt: skip

@@ -113,7 +113,7 @@ class CpuKernel:
     """A configuration ready to be computed on a processor."""
 
     multiply: Callable[[Any, Any, Any], object]
-    """Called with A, B and D, NumPy arrays; A and B may be transposed views. Writes A·B to D."""
+    """Called with A, B and D, NumPy arrays, stacked for a batch; A and B may be transposed views. Writes A·B to D."""
 
     details: Mapping[str, Any]
     """Facts for the row."""

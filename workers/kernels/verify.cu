@@ -1,7 +1,8 @@
 // Checks a result without leaving the card: what workers/measure/verify.py does, in four launches instead of sixty.
 //
 // Compiled with -DA_KIND, -DB_KIND and -DD_KIND (C has D's): the element types of the list below. All sums are in double;
-// where the operands are double already, dot products carry a second double for the rounding errors.
+// where the operands are double already, dot products carry a second double for the rounding errors. The matrices of a batch
+// lie one after the other, so rows of row-major ones are counted through all of them.
 
 #define F64 0
 #define F32 1  // and tf32, which lies in a float
@@ -13,7 +14,7 @@
 #define I32 7
 
 #define GROUP 32    // columns in one signed sum: the lanes of a warp
-#define PICKED 8    // rows, and columns, that are compared exactly where the problem is large
+#define PICKED 8    // matrices, rows and columns that are compared exactly where the problem is large
 #define WARPS 8     // of a block
 #define INFINITE __longlong_as_double(0x7FF0000000000000ll)
 
@@ -101,24 +102,25 @@ extern "C" __global__ void widen(const of_a::stored* __restrict__ a, double* __r
     for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) wide[i] = of_a::number(a[i]);
 }
 
-// B[k, n] -> sums[k, groups] of neighbouring columns, each with its sign. `transposed`: B lies as [n, k].
-extern "C" __global__ void sum_groups(const of_b::stored* __restrict__ b, double* __restrict__ sums, index_t k, index_t n,
-                                      index_t transposed, word_t seed) {
+// B[batch, k, n] -> sums[batch, k, groups] of neighbouring columns, each with its sign. `transposed`: B lies as [batch, n, k].
+extern "C" __global__ void sum_groups(const of_b::stored* __restrict__ b, double* __restrict__ sums, index_t batch,
+                                      index_t k, index_t n, index_t transposed, word_t seed) {
     const index_t groups = (n + GROUP - 1) / GROUP;
     if (transposed) {  // neighbouring threads read neighbouring rows of B, which lie side by side
         const index_t step = (index_t)gridDim.x * blockDim.x;
-        for (index_t group = blockIdx.y; group < groups; group += gridDim.y) {
+        for (index_t i = blockIdx.y; i < batch * groups; i += gridDim.y) {
+            const index_t matrix = i / groups, group = i % groups;
             const index_t first = group * GROUP, end = first + GROUP < n ? first + GROUP : n;
             for (index_t row = (index_t)blockIdx.x * blockDim.x + threadIdx.x; row < k; row += step) {
                 double sum = 0;
                 for (index_t column = first; column < end; ++column)
-                    sum += sign(seed, column) * of_b::number(b[column * k + row]);
-                sums[row * groups + group] = sum;
+                    sum += sign(seed, column) * of_b::number(b[(matrix * n + column) * k + row]);
+                sums[(matrix * k + row) * groups + group] = sum;
             }
         }
     } else {  // a warp for each group
         const index_t lane = threadIdx.x % 32, warp = (index_t)blockIdx.x * WARPS + threadIdx.x / 32;
-        for (index_t row = blockIdx.y; row < k; row += gridDim.y) {
+        for (index_t row = blockIdx.y; row < batch * k; row += gridDim.y) {
             for (index_t group = warp; group < groups; group += (index_t)gridDim.x * WARPS) {
                 const index_t column = group * GROUP + lane;
                 const double signed_number = column < n ? sign(seed, column) * of_b::number(b[row * n + column]) : 0.0;
@@ -131,12 +133,12 @@ extern "C" __global__ void sum_groups(const of_b::stored* __restrict__ b, double
 
 // The largest |signed sum of D - (alpha * sums + beta * signed sum of C)| / scale, over the groups of all rows.
 extern "C" __global__ void compare_groups(const double* __restrict__ sums, const of_d::stored* __restrict__ c,
-                                          const of_d::stored* __restrict__ d, index_t m, index_t n, double alpha,
+                                          const of_d::stored* __restrict__ d, index_t rows, index_t n, double alpha,
                                           double beta, double scale, word_t seed, double* largest) {
     const index_t groups = (n + GROUP - 1) / GROUP;
     const index_t lane = threadIdx.x % 32, warp = (index_t)blockIdx.x * WARPS + threadIdx.x / 32;
     double worst = 0;
-    for (index_t row = blockIdx.y; row < m; row += gridDim.y) {
+    for (index_t row = blockIdx.y; row < rows; row += gridDim.y) {
         for (index_t group = warp; group < groups; group += (index_t)gridDim.x * WARPS) {
             const index_t column = group * GROUP + lane;
             double off = 0;
@@ -154,22 +156,27 @@ extern "C" __global__ void compare_groups(const double* __restrict__ sums, const
 // The largest |D - (alpha * A*B + beta * C)| / scale over all elements, or where `all` is not set over those picked.
 extern "C" __global__ void compare_elements(const of_a::stored* __restrict__ a, const of_b::stored* __restrict__ b,
                                             const of_d::stored* __restrict__ c, const of_d::stored* __restrict__ d,
-                                            index_t m, index_t n, index_t k, index_t a_transposed, index_t b_transposed,
-                                            double alpha, double beta, double scale, index_t all, word_t seed,
-                                            double* largest) {
-    const index_t columns = all ? n : PICKED, count = all ? m * n : PICKED * PICKED, step = (index_t)gridDim.x * WARPS;
+                                            index_t batch, index_t m, index_t n, index_t k, index_t a_transposed,
+                                            index_t b_transposed, double alpha, double beta, double scale, index_t all,
+                                            word_t seed, double* largest) {
+    const index_t columns = all ? n : PICKED, rows = all ? m : PICKED, step = (index_t)gridDim.x * WARPS;
+    const index_t count = (all || batch < PICKED ? batch : PICKED) * rows * columns;
     const int lane = threadIdx.x % 32;
     double worst = 0;
     for (index_t i = (index_t)blockIdx.x * WARPS + threadIdx.x / 32; i < count; i += step) {
-        index_t row = i / columns, column = i % columns;
+        index_t matrix = i / columns / rows, row = i / columns % rows, column = i % columns;
         if (!all) {
+            if (batch > PICKED) matrix = picked(seed + 2, (int)matrix, batch);
             row = picked(seed, (int)row, m);
             column = picked(seed + 1, (int)column, n);
         }
+        const of_a::stored* const a_of = a + matrix * m * k;
+        const of_b::stored* const b_of = b + matrix * k * n;
+        const index_t place = (matrix * m + row) * n + column;
         double sum = 0, rest = 0;
         for (index_t inner = lane; inner < k; inner += 32) {
-            const double x = of_a::number(a[a_transposed ? inner * m + row : row * k + inner]);
-            const double y = of_b::number(b[b_transposed ? column * k + inner : inner * n + column]);
+            const double x = of_a::number(a_of[a_transposed ? inner * m + row : row * k + inner]);
+            const double y = of_b::number(b_of[b_transposed ? column * k + inner : inner * n + column]);
 #if A_KIND == F64  // Dot2 of Ogita, Rump and Oishi, "Accurate sum and dot product", 2005
             const double product = x * y, next = sum + product, added = next - sum;
             rest += fma(x, y, -product) + ((sum - (next - added)) + (product - added));
@@ -183,8 +190,8 @@ extern "C" __global__ void compare_elements(const of_a::stored* __restrict__ a, 
             rest += __shfl_xor_sync(~0u, rest, apart) + ((sum - (next - added)) + (other - added));
             sum = next;
         }
-        double off = -of_d::number(d[row * n + column]);
-        if (beta != 0) off = fma(beta, of_d::number(c[row * n + column]), off);
+        double off = -of_d::number(d[place]);
+        if (beta != 0) off = fma(beta, of_d::number(c[place]), off);
         worst = worse(worst, fabs(fma(alpha, sum, off) + alpha * rest) / scale);
     }
     if (lane == 0) raise(largest, worst);

@@ -1,6 +1,6 @@
 """The digest of a result: 64 bits that change whenever a bit of D changes.
 
-Definition. Let e(i) be the bits of element i of D in row-major order of [m,n], as an unsigned integer, independent of what
+Definition. Let e(i) be the bits of element i of D in row-major order of [m,n], of a batch of [batch,m,n], as an unsigned integer, independent of what
 the type means by them: a NaN's payload and the sign of a zero count. Then, modulo 2^64,
 
     digest = sum over i of mix(e(i) + (i + 1) * 0x9E3779B97F4A7C15)
@@ -75,7 +75,8 @@ class Difference:
 
     elements: int
     of: int
-    row: int  # of the first element that differs, in row-major order
+    matrix: int | None  # of the first element that differs, in row-major order; None without a batch
+    row: int
     column: int
     before: int  # its bits
     after: int
@@ -84,13 +85,15 @@ class Difference:
     def __str__(self) -> str:
         share = f"{self.elements:,} of {self.of:,} elements differ"
         bits = f"{self.before:#0{self.width + 2}x} became {self.after:#0{self.width + 2}x}"
-        return f"{share}, the first at ({self.row}, {self.column}), where {bits}"
+        of = "" if self.matrix is None else f" of matrix {self.matrix}"
+        return f"{share}, the first at ({self.row}, {self.column}){of}, where {bits}"
 
 
 def difference(before: NDArray[Any], after: NDArray[Any]) -> Difference | None:
-    """Compares the bits of two results [m,n] of one type. None where they are equal."""
-    kind = BITS[before.itemsize]
+    """Compares the bits of two results [m,n] or [batch,m,n] of one type. None where they are equal."""
+    kind, shape = BITS[before.itemsize], before.shape
     count, first = 0, -1
+    before, after = (x.reshape(-1, shape[-1]) for x in (before, after))
     rows, columns = before.shape
     step = max(1, _BLOCK // columns)
     for at in range(0, rows, step):
@@ -103,4 +106,5 @@ def difference(before: NDArray[Any], after: NDArray[Any]) -> Difference | None:
         return None
     row, column = divmod(first, columns)
     bits = [int(np.ascontiguousarray(x[row : row + 1]).view(kind)[0, column]) for x in (before, after)]
-    return Difference(count, before.size, row, column, bits[0], bits[1], 2 * before.itemsize)
+    matrix, row = divmod(row, shape[-2]) if len(shape) == 3 else (None, row)
+    return Difference(count, before.size, matrix, row, column, bits[0], bits[1], 2 * before.itemsize)

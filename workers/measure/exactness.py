@@ -60,7 +60,7 @@ class Result:
         """Begins the digest of `d`, which holds the verified result of the first launch.
 
         Args:
-            d: the result [m,n], NumPy's or CuPy's.
+            d: the result [m,n] or [batch,m,n], NumPy's or CuPy's.
             launch: computes `d` again, behind what runs.
             begin: begins a digest.
             poison: what `d` is filled with before a launch that is compared, so that an element that it does not write
@@ -87,8 +87,8 @@ class Result:
         return self._begin(self.d if copy is None else copy)
 
     def digest_of_rows(self, rows: int) -> int:
-        """The digest of the first rows of what `d` holds."""
-        return self._begin(self.d[:rows])()
+        """The digest of the first rows of what `d` holds, of each matrix."""
+        return self._begin(self.d[..., :rows, :])()
 
     def launch(self) -> None:
         """Computes `d` again, in memory that does not hold the result before."""
@@ -166,7 +166,7 @@ def batch_invariant(result: Result, rows: int, digest_with: DigestWith) -> bool 
     """Whether the first rows of D have the same bits where the problem has fewer rows; None if no smaller one can run.
 
     In the sense of batch invariance of inference servers: a row of the result must not depend on how many other rows there
-    are.
+    are. Where the problem is a batch of products, each of them has fewer rows, and there are as many products.
     """
     found: list[bool] = []
     result.launch()

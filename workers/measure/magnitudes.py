@@ -161,12 +161,12 @@ _PEAKS: dict[Distribution, float] = {"normal": 6.0, "uniform": 3**0.5, "sparse":
 
 
 @lru_cache(maxsize=64)
-def _of_file(kind: ElementType, rules: MatrixRules, stored: tuple[int, int], along: int | None) -> _Moments:
+def _of_file(kind: ElementType, rules: MatrixRules, stored: tuple[int, int, int], along: int | None) -> _Moments:
     """`along`: the axis of k, whose sums decide how large a row of A or a column of B makes results. None for C."""
-    rows, columns = stored
+    _, rows, columns = stored
     total, square = 0.0, 0.0
     by_row, by_column = np.zeros(rows), np.zeros(columns)
-    elements, step = elements_of(rules, kind, rows, columns), max(1, 2**22 // columns)
+    elements, step = elements_of(rules, kind, *stored), max(1, 2**22 // columns)
     for first in range(0, rows, step):
         numbers = decode(kind, elements[first : first + step])
         total += float(numbers.sum())

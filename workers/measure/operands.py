@@ -1,7 +1,9 @@
 """The operands of a GEMM: how operand sets are stored, and how many to rotate over so that caches stay cold.
 
 The operands of all configurations are views of seeded buffers, one for each element type, allocated once in a process
-and grown where a larger problem comes. A set is one A, B and D (and C where beta is not 0) of a problem.
+and grown where a larger problem comes. A set is one A, B and D (and C where beta is not 0) of a problem; where the problem
+is a batch, those of every product of it. The matrices of a batch have numbers of their own, so that one that is swapped,
+left out or computed twice shows.
 
 Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
 reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
@@ -10,6 +12,7 @@ sets are copies of it: they lie apart, which is what keeps caches cold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +54,10 @@ def _aligned(count: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLayout:
-    """The memory layout of one operand set. Counts and offsets are elements; A starts at 0 of the set's inputs."""
+    """The memory layout of one operand set. Counts and offsets are elements; A starts at 0 of the set's inputs.
+
+    The matrices of a batch follow each other without a gap.
+    """
 
     problem: Problem
     b_offset: int
@@ -61,10 +67,10 @@ class SetLayout:
     @classmethod
     def of(cls, problem: Problem, alignment_bytes: int) -> SetLayout:
         """Each operand starts at a multiple of `alignment_bytes`, as an allocation of its own would."""
-        s, types = problem.shape, problem.types
+        types, stored = problem.types, stored_shapes(problem)
         step, out_step = (max(1, alignment_bytes // kind.bytes) for kind in (types.ab, types.cd))
-        a, b = (_aligned(count, step) for count in (s.m * s.k, s.k * s.n))
-        return cls(problem=problem, b_offset=a, inputs=a + b, outputs=_aligned(s.m * s.n, out_step))
+        a, b = (_aligned(math.prod(stored[name]), step) for name in "ab")
+        return cls(problem=problem, b_offset=a, inputs=a + b, outputs=_aligned(math.prod(stored["c"]), out_step))
 
     @property
     def addends(self) -> int:
@@ -106,13 +112,23 @@ def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_se
 class OperandSet:
     """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
-    Their arrays are of the types' storage (see `workers.measure.elements`).
+    Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. Their arrays are of the types' storage (see
+    `workers.measure.elements`).
     """
 
     a: Any
     b: Any
-    c: Any | None  # [m,n], only where beta is not 0
+    c: Any | None  # as d, only where beta is not 0
     d: Any
+
+    def stacked(self) -> OperandSet:
+        """Views with an axis for the batch, also without a batch."""
+        a, b, c, d = (x if x is None or x.ndim == 3 else x[None] for x in (self.a, self.b, self.c, self.d))
+        return OperandSet(a, b, c, d)
+
+    def matrices(self, part: Any) -> OperandSet:
+        """Of stacked views, those of some matrices of the batch."""
+        return OperandSet(self.a[part], self.b[part], None if self.c is None else self.c[part], self.d[part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +149,20 @@ class Buffers:
 
         A transposed operand is a transposed view of its storage: no copy, so that the library really gets the layout.
         """
-        lies, s, given = self.layout, self.layout.problem.shape, self.layout.problem.layout
+        lies, given, stored = self.layout, self.layout.problem.layout, stored_shapes(self.layout.problem)
         first, out = index * lies.inputs, index * lies.outputs
-        a = self.inputs[first : first + s.m * s.k]
-        b = self.inputs_of_b[first + lies.b_offset : first + lies.b_offset + s.k * s.n]
+
+        def view(buffer: Any, name: str, start: int, *, transposed: bool = False) -> Any:
+            # Without a batch there is no axis for it, so that a library is called with matrices.
+            shape = stored[name] if stored[name][0] != 1 else stored[name][1:]
+            lying = buffer[start : start + math.prod(shape)].reshape(shape)
+            return lying.swapaxes(-1, -2) if transposed else lying
+
         return OperandSet(
-            a.reshape(s.k, s.m).T if given.a_transposed else a.reshape(s.m, s.k),
-            b.reshape(s.n, s.k).T if given.b_transposed else b.reshape(s.k, s.n),
-            None if self.addends is None else self.addends[out : out + s.m * s.n].reshape(s.m, s.n),
-            self.outputs[out : out + s.m * s.n].reshape(s.m, s.n),
+            view(self.inputs, "a", first, transposed=given.a_transposed),
+            view(self.inputs_of_b, "b", first + lies.b_offset, transposed=given.b_transposed),
+            None if self.addends is None else view(self.addends, "c", out),
+            view(self.outputs, "c", out),
         )
 
 
@@ -154,12 +175,12 @@ A_STREAM, C_STREAM, B_STREAM = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A matrix in each set of a buffer."""
+    """An operand in each set of a buffer."""
 
     rules: MatrixRules
     stream: int
     offset: int = 0
-    stored: tuple[int, int] = (0, 0)  # rows and columns as they lie in memory
+    stored: tuple[int, int, int] = (0, 0, 0)  # as of `stored_shapes`
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +192,13 @@ class _Content:
     stride: int = 0  # elements from a set to the next; 0: one stream, whatever the problem
 
 
-def stored_shapes(problem: Problem) -> dict[str, tuple[int, int]]:
-    """Rows and columns of A, B and C as they lie in memory."""
-    s, layout = problem.shape, problem.layout
+def stored_shapes(problem: Problem) -> dict[str, tuple[int, int, int]]:
+    """Matrices, rows and columns of A, B and C as they lie in memory."""
+    s, layout, batch = problem.shape, problem.layout, problem.batch
     return {
-        "a": (s.k, s.m) if layout.a_transposed else (s.m, s.k),
-        "b": (s.n, s.k) if layout.b_transposed else (s.k, s.n),
-        "c": (s.m, s.n),
+        "a": (batch, s.k, s.m) if layout.a_transposed else (batch, s.m, s.k),
+        "b": (batch, s.n, s.k) if layout.b_transposed else (batch, s.k, s.n),
+        "c": (batch, s.m, s.n),
     }
 
 
@@ -262,7 +283,7 @@ class Arena:
 
     def _fill(self, buffer: Any, kind: ElementType, content: _Content) -> None:
         for part in content.parts:
-            count = part.stored[0] * part.stored[1] or buffer.size
+            count = math.prod(part.stored) or buffer.size
             target = buffer[part.offset : part.offset + count]
             if part.rules.file is None:
                 self._write(target, kind, part.rules, content.seed, part.stream)

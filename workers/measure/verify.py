@@ -12,6 +12,10 @@ Three checks. The size of the problem decides between the last two:
    compared exactly as in 2. What can hide: an error below sqrt(32) times the bound of an element outside that choice,
    or several errors in one group that cancel under random signs.
 
+Of a batch, every matrix takes part: the size is that of all together, each matrix has its own groups, and the exact comparison
+of 3 is of the first matrix, the last, and a seeded choice. Each matrix has numbers of its own, so a right matrix in the place
+of another is a wrong one.
+
 The bound of an element's error is 8·sqrt(k + 16) times the unit round-off of the accumulator, as a share of the root
 mean square of an element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability
 (Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019); a sum of uniform numbers has errors
@@ -29,7 +33,7 @@ The same code runs on NumPy and CuPy arrays: `xp` is the module that the arrays 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +131,7 @@ def reference_is_wider(problem: Problem) -> bool:
 
 def checks_every_element(problem: Problem) -> bool:
     """Whether a problem is small enough to compare every element."""
-    s = problem.shape
-    return s.m * s.n * s.k <= (_EVERY_ELEMENT if reference_is_wider(problem) else _EVERY_ELEMENT_F64)
+    return problem.flops // 2 <= (_EVERY_ELEMENT if reference_is_wider(problem) else _EVERY_ELEMENT_F64)
 
 
 def is_exact(problem: Problem) -> bool:
@@ -139,7 +142,7 @@ def is_exact(problem: Problem) -> bool:
 def verify(
     problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT, xp: Any = np, *, roundings: int = 1
 ) -> Verification:
-    """Checks `operands.d` = alpha·a·b + beta·c, rounded so often; `d` was all poison before the kernel ran.
+    """Checks `operands.d` = alpha·a·b + beta·c of each matrix, rounded so often; `d` was all poison before the kernel ran.
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
@@ -147,8 +150,10 @@ def verify(
     with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
         check.every_element_written()
         if checks_every_element(problem):
-            return Verification(error=check.exactly(range(s.m), range(s.n)), bound=check.bound, method="elements")
-        error = max(check.groups(), check.exactly(check.choice(s.m), check.choice(s.n)))
+            return Verification(error=check.every_element(), bound=check.bound, method="elements")
+        error = check.groups()
+        rows, columns, matrices = check.choice(s.m), check.choice(s.n), check.choice(problem.batch)
+        error = max(error, *(check.exactly(matrix, rows, columns) for matrix in matrices))
         return Verification(error=error, bound=check.bound, method="groups")
 
 
@@ -165,7 +170,7 @@ def _length(part: slice) -> int:
 class _Check:
     def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any, roundings: int) -> None:
         self.problem = problem
-        self.operands = operands
+        self.operands = operands.stacked()
         self.rules = rules
         self.xp = xp
         self.random = np.random.default_rng(rules.seed)
@@ -186,28 +191,38 @@ class _Check:
         return decode(self.problem.types.cd, part, self.xp)
 
     def every_element_written(self) -> None:
-        d = self.operands.d
-        rows, columns = d.shape
-        for part in _blocks(0, rows, _BLOCK // columns):
+        s = self.problem.shape
+        d = self.operands.d.reshape(-1, s.n)
+        for part in _blocks(0, len(d), _BLOCK // s.n):
             missing = unwritten(self.problem.types.cd, d[part], self.xp)
             if bool(missing.any()):
-                row, column = divmod(int(missing.argmax()), columns)
-                raise ElementNotWritten(row=part.start + row, column=column, error=math.nan, bound=self.bound)
+                row, column = divmod(int(missing.argmax()), s.n)
+                matrix, row = divmod(part.start + row, s.m)
+                raise ElementNotWritten(**self._place(matrix, row, column), error=math.nan, bound=self.bound)
+
+    def _place(self, matrix: int, row: int, column: int) -> dict[str, int | None]:
+        """Where an element is, as an error names it."""
+        return {"matrix": matrix if self.problem.batch != 1 else None, "row": row, "column": column}
 
     def choice(self, extent: int) -> list[int]:
         """First and last, and some between: the edges are where a guard goes wrong."""
         inner = self.random.integers(0, extent, SAMPLED - 2).tolist()
         return sorted({0, extent - 1, *inner})
 
-    def exactly(self, rows: Any, columns: Any) -> float:
-        """Compares d[rows, columns] with a wider product and returns the largest error. Raises `WrongResult`."""
-        rows, columns = list(rows), list(columns)
-        whole = len(rows) == self.problem.shape.m and len(columns) == self.problem.shape.n
-        o, p = self.operands, self.problem
-        a: Any = o.a if whole else o.a[rows]
-        b: Any = o.b if whole else o.b[:, columns]
-        c: Any = o.c if o.c is None or whole else o.c[rows][:, columns]
-        d: Any = o.d if whole else o.d[rows][:, columns]
+    def every_element(self) -> float:
+        """Compares all of d with a wider product and returns the largest error. Raises `WrongResult`."""
+        s = self.problem.shape
+        return self._compare(self.operands, range(self.problem.batch), range(s.m), range(s.n))
+
+    def exactly(self, matrix: int, rows: Iterable[int], columns: Iterable[int]) -> float:
+        """As `every_element`, of d[matrix, rows, columns]."""
+        o, rows, columns = self.operands.matrices(matrix), list(rows), list(columns)
+        c = None if o.c is None else o.c[rows][:, columns]
+        part = OperandSet(o.a[rows], o.b[:, columns], c, o.d[rows][:, columns])
+        return self._compare(part.stacked(), [matrix], rows, columns)
+
+    def _compare(self, part: OperandSet, matrices: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> float:
+        p, a, b, c, d = self.problem, part.a, part.b, part.c, part.d
         xp: Any = self.xp
         if reference_is_wider(p):
             a, b, c, d = self.of_a(a), self.of_b(b), None if c is None else self.results(c), self.results(d)
@@ -219,10 +234,11 @@ class _Check:
             expected += p.beta * c
         error = xp.abs(d - expected)
         error = xp.where(xp.isfinite(error), error, math.inf) / self.scale
-        row, column = divmod(int(error.argmax()), len(columns))
-        worst = float(error[row, column])
+        matrix, row, column = (int(index) for index in np.unravel_index(int(error.argmax()), error.shape))
+        worst = float(error[matrix, row, column])
         if worst > self.bound:
-            raise WrongResult(row=rows[row], column=columns[column], error=worst, bound=self.bound)
+            place = self._place(matrices[matrix], rows[row], columns[column])
+            raise WrongResult(**place, error=worst, bound=self.bound)
         return worst
 
     def groups(self) -> float:
@@ -231,54 +247,57 @@ class _Check:
         signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
         allowed = group_bound(self.problem, self.rules, self.roundings)
         largest = 0.0
-        for rows in _blocks(0, s.m, _BLOCK):
-            width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)
-            for columns in _blocks(0, s.n, min(width, _BLOCK // GROUP * GROUP)):
-                off = self._difference(rows, columns, self.xp.asarray(signs[columns]))
-                largest = max(largest, float(off.max()))
-                if largest > allowed:
-                    self._look_into(off, rows, columns, allowed)
+        # Small matrices together; a matrix that is larger than a block alone, in parts.
+        for matrices in _blocks(0, self.problem.batch, _BLOCK // max(s.m * s.k, s.k * s.n, s.m * s.n)):
+            for rows in _blocks(0, s.m, _BLOCK):
+                width = max(GROUP, _BLOCK * GROUP // _length(rows) // GROUP * GROUP)
+                for columns in _blocks(0, s.n, min(width, _BLOCK // GROUP * GROUP)):
+                    off = self._difference(matrices, rows, columns, self.xp.asarray(signs[columns]))
+                    largest = max(largest, float(off.max()))
+                    if largest > allowed:
+                        self._look_into(off, matrices, rows, columns, allowed)
         return largest / math.sqrt(min(GROUP, s.n))
 
-    def _difference(self, rows: slice, columns: slice, signs: Any) -> Any:
-        """|signed sums of d - signed sums of alpha·a·b + beta·c| / scale for a block: [rows, groups of columns]."""
-        o, p, xp = self.operands, self.problem, self.xp
-        sums = xp.zeros((_length(rows), -(-_length(columns) // GROUP)))
+    def _difference(self, matrices: slice, rows: slice, columns: slice, signs: Any) -> Any:
+        """|signed sums of d - signed sums of alpha·a·b + beta·c| / scale for a block: [matrices, rows, groups of columns]."""
+        o, p, xp = self.operands.matrices(matrices), self.problem, self.xp
+        sums = xp.zeros((_length(matrices), _length(rows), -(-_length(columns) // GROUP)))
         for inner in _blocks(0, p.shape.k, _BLOCK // _length(columns)):
-            right = _group_sums(self.of_b(o.b[inner, columns]), signs, xp)
+            right = _group_sums(self.of_b(o.b[:, inner, columns]), signs, xp)
             for part in _blocks(rows.start, rows.stop, _BLOCK // _length(inner)):
                 here = slice(part.start - rows.start, part.stop - rows.start)
-                sums[here] += self.of_a(o.a[part, inner]) @ right
+                sums[:, here] += self.of_a(o.a[:, part, inner]) @ right
         sums *= p.alpha
         for part in _blocks(rows.start, rows.stop, _BLOCK // _length(columns)):
             here = slice(part.start - rows.start, part.stop - rows.start)
             if o.c is not None:
-                sums[here] += p.beta * _group_sums(self.results(o.c[part, columns]), signs, xp)
-            sums[here] -= _group_sums(self.results(o.d[part, columns]), signs, xp)
+                sums[:, here] += p.beta * _group_sums(self.results(o.c[:, part, columns]), signs, xp)
+            sums[:, here] -= _group_sums(self.results(o.d[:, part, columns]), signs, xp)
         off = xp.abs(sums)
         return xp.where(xp.isfinite(off), off, math.inf) / self.scale
 
-    def _look_into(self, off: Any, rows: slice, columns: slice, allowed: float) -> None:
+    def _look_into(self, off: Any, matrices: slice, rows: slice, columns: slice, allowed: float) -> None:
         """Computes the groups that are furthest off exactly, which names the element or clears the group."""
         values = _on_host(off)
         worst_first = np.argsort(values, axis=None)[::-1][:SUSPECTS]
-        for row, group in zip(*np.unravel_index(worst_first, values.shape), strict=True):
-            if values[row, group] <= allowed:
+        for matrix, row, group in zip(*np.unravel_index(worst_first, values.shape), strict=True):
+            if values[matrix, row, group] <= allowed:
                 return
             first = columns.start + int(group) * GROUP
-            self.exactly([rows.start + int(row)], range(first, min(first + GROUP, columns.stop)))
+            here = range(first, min(first + GROUP, columns.stop))
+            self.exactly(matrices.start + int(matrix), [rows.start + int(row)], here)
 
 
-def _group_sums(matrix: Any, signs: Any, xp: Any) -> Any:
-    """[rows, columns] -> [rows, groups]: sums of 32 neighbouring columns, each with its sign; the last may be short."""
+def _group_sums(matrices: Any, signs: Any, xp: Any) -> Any:
+    """[matrices, rows, columns] -> [matrices, rows, groups]: sums of 32 columns, each with its sign; the last may be short."""
     # Row-major for every layout of the operand; otherwise reshaping would copy again.
-    signed = xp.ascontiguousarray(matrix) * signs
-    rows, columns = signed.shape
+    signed = xp.ascontiguousarray(matrices) * signs
+    count, rows, columns = signed.shape
     whole = columns // GROUP * GROUP
-    sums = [signed[:, :whole].reshape(rows, -1, GROUP).sum(axis=2)] if whole else []
+    sums = [signed[..., :whole].reshape(count, rows, -1, GROUP).sum(axis=3)] if whole else []
     if whole < columns:
-        sums.append(signed[:, whole:].sum(axis=1, keepdims=True))
-    return sums[0] if len(sums) == 1 else xp.concatenate(sums, axis=1)
+        sums.append(signed[..., whole:].sum(axis=2, keepdims=True))
+    return sums[0] if len(sums) == 1 else xp.concatenate(sums, axis=2)
 
 
 def _on_host(array: Any) -> Any:

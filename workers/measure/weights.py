@@ -22,18 +22,24 @@ _BLOCK = 2**22
 """Elements that are decoded at once: 32 MiB."""
 
 
-def elements_of(rules: MatrixRules, kind: ElementType, rows: int, columns: int) -> NDArray[Any]:
+def elements_of(rules: MatrixRules, kind: ElementType, batch: int, rows: int, columns: int) -> NDArray[Any]:
     """[rows, columns], contiguous: the upper left part of the tensor.
 
     Args:
         kind: The matrix's type, which must be the tensor's; a tensor of f32 may fill a matrix of tf32 and is rounded.
+        batch: Matrices of the problem's batch. It must be 1, because a file has one matrix.
         rows: Of the matrix as it lies in memory: B of the layout `t` is [n, k].
         columns: As `rows`.
 
     Raises:
-        InvalidOnDevice: The file is not here or has another content, or the tensor does not fit.
+        InvalidOnDevice: The file is not here or has another content, the tensor does not fit, or the problem is a batch.
     """
     tensor, name = _checked(rules), rules.weights_name
+    if batch != 1:
+        raise InvalidOnDevice(
+            why=f"{name} is one matrix, and the problem is a batch of {batch}; remove batch, or fill the matrices with a "
+            "distribution"
+        )
     wanted = ElementType.F32 if kind is ElementType.TF32 else kind
     if tensor.kind is not wanted:
         raise InvalidOnDevice(why=f"{name} is {tensor.kind}, and the problem has {kind}; use a tensor of that type")
