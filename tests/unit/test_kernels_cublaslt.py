@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
+from support.fake_cublaslt import CHOSEN, FakeLt, LtError, install
 from workers.kernels.base import CardContext, Placement
 from workers.kernels.cublaslt import CublasLtFamily, Matrix, as_columns, compute_type, roundings
 from workers.measure.magnitudes import result_scale
@@ -60,106 +60,10 @@ def test_the_accumulator_chooses_the_compute_type(types: str, name: str) -> None
     assert compute_type(Problem(Shape(8, 8, 8), ElementTypes.parse(types))) == name
 
 
-class LtError(Exception):
-    pass
-
-
-class Attributes(dict[str, str]):
-    """An enumeration of attributes, by name."""
-
-    def __missing__(self, name: str) -> str:
-        return name
-
-    def __getattr__(self, name: str) -> str:
-        return name
-
-
-class Tile(IntEnum):
-    TILE_UNDEFINED = 0
-    TILE_128x256 = 24
-
-
-class Stages(IntEnum):
-    STAGES_64xAUTO = 35
-
-
-class Cluster(IntEnum):
-    SHAPE_2x1x1 = 3
-
-
-CHOSEN = {"ID": 66, "SPLITK_NUM": 1, "REDUCTION_SCHEME": 0, "CTA_SWIZZLING": 0, "CUSTOM_OPTION": 7}
-CHOSEN |= {"TILE_ID": 24, "STAGES_ID": 35, "CLUSTER_SHAPE_ID": 999}
-
-
-class FakeLt:
-    """The low-level bindings, which count what they make and remember what they were asked for."""
-
-    cuBLASLtError = LtError
-    MatmulTile, MatmulStages, ClusterShape = Tile, Stages, Cluster
-    MatmulDescAttribute = MatmulPreferenceAttribute = MatmulAlgoConfigAttribute = Attributes()
-
-    def __init__(self) -> None:
-        self.alive = 0
-        self.offers = 8
-        self.error: LtError | None = None
-        self.multiplied: list[tuple[Any, ...]] = []
-
-    def make(self, *_: Any) -> int:
-        self.alive += 1
-        return self.alive
-
-    def destroy_one(self, _: int) -> None:
-        self.alive -= 1
-
-    create = matmul_desc_create = matrix_layout_create = matmul_preference_create = make
-    destroy = matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = destroy_one
-
-    def get_version(self) -> int:
-        return 130100
-
-    def attribute_type(self, _: str) -> Any:
-        return np.int32
-
-    get_matmul_desc_attribute_dtype = get_matmul_preference_attribute_dtype = attribute_type
-    get_matmul_algo_config_attribute_dtype = attribute_type
-
-    def ignore(self, *_: Any) -> None:
-        """What is set needs no answer."""
-
-    matmul_desc_set_attribute = matmul_preference_set_attribute = ignore
-
-    def MatmulHeuristicResult(self, wanted: int) -> Any:
-        class Found(list[Any]):
-            ptr = 0
-
-        return Found(
-            SimpleNamespace(algo=np.zeros(8, np.uint64), waves_count=1.5, workspace_size=64) for _ in range(wanted)
-        )
-
-    def matmul_algo_get_heuristic(self, *arguments: Any) -> None:
-        if self.error is not None:
-            raise self.error
-        wanted, count = arguments[7], arguments[9]
-        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(count))[0] = min(wanted, self.offers)
-
-    def matmul_algo_config_get_attribute(self, _: int, name: str, buffer: int, __: int, ___: int) -> None:
-        np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(buffer))[0] = CHOSEN[name]
-
-    def matmul(self, *arguments: Any) -> None:
-        self.multiplied.append(arguments)
-
-
 @pytest.fixture
 def lt(monkeypatch: pytest.MonkeyPatch) -> FakeLt:
     fake = FakeLt()
-    modules = {
-        "nvmath.bindings.cublasLt": fake,
-        "nvmath.bindings.cublas": SimpleNamespace(
-            ComputeType={name: n for n, name in enumerate(("COMPUTE_32F", "COMPUTE_64F", "COMPUTE_32I"))}
-        ),
-    }
-    real = importlib.import_module
-    monkeypatch.setattr(importlib, "import_module", lambda name: modules.get(name) or real(name))
+    install(fake, monkeypatch)
     return fake
 
 
@@ -207,13 +111,43 @@ def test_operands_of_a_set_reach_the_library_b_first(lt: FakeLt, family: CublasL
 
 
 def test_a_pair_of_types_has_b_in_a_buffer_and_a_type_of_its_own(lt: FakeLt, family: CublasLtFamily) -> None:
-    made: list[tuple[int, ...]] = []
-    lt.matrix_layout_create = lambda *given: made.append(given) or lt.make()  # type: ignore[func-returns-value]
     kernel = bound(family, "cublaslt() 64x32x16 f8e4m3e5m2 nt", inputs_of_b=2**24)
     kernel.launch(0)
     kernel.close()
-    assert [given[0] for given in made] == [29, 28, 14]  # CUDA_R_8F_E5M2 of B, CUDA_R_8F_E4M3 of A, CUDA_R_16BF
+    made = [
+        lt.described[layout].made_of[0] for layout in (lt.multiplied[0][4], lt.multiplied[0][6], lt.multiplied[0][9])
+    ]
+    assert made == [29, 28, 14]  # CUDA_R_8F_E5M2 of B, CUDA_R_8F_E4M3 of A, CUDA_R_16BF
     assert (lt.multiplied[0][3], lt.multiplied[0][5]) == (2**24 + 64 * 16, 2**20)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_a_batch_is_one_launch_with_strides_in_elements(lt: FakeLt, family: CublasLtFamily, layout: Layout) -> None:
+    kernel = bound(family, f"cublaslt() 64x32x16 f16 {layout} alpha=1 beta=1 batch=7")
+    kernel.launch(1)
+    (call,) = lt.multiplied
+    given = [lt.described[one].attributes for one in (call[4], call[6], call[9], call[11])]
+    assert [one["STRIDED_BATCH_OFFSET"] for one in given] == [16 * 32, 64 * 16, 64 * 32, 64 * 32]
+    assert {one["BATCH_COUNT"] for one in given} == {7}
+    set_bytes, result_bytes = 7 * (64 * 16 + 16 * 32) * 2, 7 * 64 * 32 * 2
+    a = 2**20 + set_bytes
+    assert (call[3], call[5]) == (a + 7 * 64 * 16 * 2, a)
+    assert (call[8], call[10]) == (2**21 + result_bytes, 2**22 + result_bytes)
+    kernel.close()
+    assert lt.alive == 1  # the handle
+
+
+def test_the_largest_strides_and_batches_fit_into_the_library_s_numbers(lt: FakeLt, family: CublasLtFamily) -> None:
+    kernel = bound(family, f"cublaslt() 100000x100000x1 f16 batch={2**31 - 1}")
+    kernel.launch(0)
+    given = lt.described[lt.multiplied[0][11]].attributes
+    assert given == {"BATCH_COUNT": 2**31 - 1, "STRIDED_BATCH_OFFSET": 10**10}
+
+
+def test_one_product_is_asked_for_without_a_batch(lt: FakeLt, family: CublasLtFamily) -> None:
+    bound(family, "cublaslt() 64x32x16 f16 batch=1").launch(0)
+    (call,) = lt.multiplied
+    assert not any(lt.described[layout].attributes for layout in (call[4], call[6], call[9]))
 
 
 def test_without_a_c_the_result_stands_in_for_it(lt: FakeLt, family: CublasLtFamily) -> None:
@@ -233,6 +167,8 @@ def test_what_the_library_does_not_support_is_invalid(lt: FakeLt, family: Cublas
     lt.error = LtError("the requested functionality is not supported (CUBLAS_STATUS_NOT_SUPPORTED).")
     with pytest.raises(InvalidOnDevice, match=r"supports no i8:i32:i32 with layout nn and the shape 257x131x67 here"):
         bound(family, "cublaslt() 257x131x67 i8")
+    with pytest.raises(InvalidOnDevice, match=r"and the shape 257x131x67 in batches of 3 here"):
+        bound(family, "cublaslt() 257x131x67 i8 batch=3")
     lt.error = LtError("CUBLAS_STATUS_INTERNAL_ERROR")
     with pytest.raises(LtError):
         bound(family, "cublaslt() 64x32x16 f32")

@@ -1,7 +1,8 @@
 """The `cublaslt` family: NVIDIA's library through nvmath-python's low-level bindings, which a graph can capture.
 
 cuBLASLt uses column-major order. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
-no element is moved. The configuration's `algorithm` is a rank in the list that its heuristic gives for a problem.
+no element is moved. A batch is one launch with strides: its heuristic is asked with the batch, and may choose otherwise than
+for one product. The configuration's `algorithm` is a rank in the list that its heuristic gives for a problem.
 
 The bindings are imported when the first configuration is bound, and not before.
 """
@@ -82,6 +83,11 @@ class Matrix:
     leading: int
     operation: int = _OP_N
 
+    @property
+    def stride(self) -> int:
+        """Elements from a matrix of a batch to the next."""
+        return self.leading * self.columns
+
 
 def as_columns(problem: Problem) -> tuple[Matrix, Matrix, Matrix]:
     """The library's first operand (our B), second operand (our A) and result (our D). No element is moved in memory."""
@@ -154,6 +160,13 @@ class _Library:
 
     def layout(self, kind: ElementType, matrix: Matrix) -> int:
         return int(self.lt.matrix_layout_create(_DATA_TYPES[kind], matrix.rows, matrix.columns, matrix.leading))
+
+    def set_batch(self, layout: int, matrix: Matrix, batch: int) -> None:
+        """Says that so many matrices follow each other. The library counts them in 32 bits, and strides in 64."""
+        for name, value in (("BATCH_COUNT", batch), ("STRIDED_BATCH_OFFSET", matrix.stride)):
+            attribute = self.lt.MatrixLayoutAttribute[name]
+            held = np.array([value], self.lt.get_matrix_layout_attribute_dtype(attribute))
+            self.lt.matrix_layout_set_attribute(layout, attribute, held.ctypes.data, held.nbytes)
 
     def set_description(self, description: int, name: str, value: int) -> None:
         attribute = self.lt.MatmulDescAttribute[name]
@@ -237,6 +250,9 @@ class _BoundCublasLt:
         try:
             library.set_description(self._description, "TRANSA", first.operation)
             library.set_description(self._description, "TRANSB", second.operation)
+            if problem.batch != 1:
+                for layout, matrix in zip(self._layouts, (first, second, result), strict=True):
+                    library.set_batch(layout, matrix, problem.batch)
             offered = library.offered(self._description, self._layouts, rank + 1)
             if len(offered) <= rank:
                 raise InvalidOnDevice(why=_why_none(problem, len(offered), rank))
@@ -283,4 +299,7 @@ class _BoundCublasLt:
 def _why_none(problem: Problem, offered: int, rank: int) -> str:
     if offered:
         return f"cublaslt: its heuristic offers {offered} algorithms here, so no algorithm has rank {rank}"
-    return f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape} here"
+    batch = "" if problem.batch == 1 else f" in batches of {problem.batch}"
+    return (
+        f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape}{batch} here"
+    )
