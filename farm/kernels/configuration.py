@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.devices import DeviceTraits
-from farm.errors import BadConfiguration, BadKernelParameter, FarmError
-from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape, number_text
+from farm.errors import BadBatch, BadConfiguration, BadKernelParameter, FarmError
+from farm.gemm import MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape, number_text
 from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
@@ -52,6 +52,14 @@ def _whole(family: str, name: str, value: str) -> int:
         return int(value)
     except ValueError:
         raise BadKernelParameter(family=family, name=name, value=value, why=f"{name} is a whole number") from None
+
+
+def _batch(text: str) -> int:
+    """The batch from its text. Raises `BadBatch`."""
+    try:
+        return int(text)
+    except ValueError:
+        raise BadBatch(value=text, largest=MAX_EXTENT) from None
 
 
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "batch")
@@ -121,7 +129,7 @@ class Configuration:
                 Layout.parse(found["layout"] or "nn"),
                 float(found["alpha"] or 1),
                 float(found["beta"] or 0),
-                int(found["batch"] or 1),
+                _batch(found["batch"] or "1"),
             )
         except FarmError:
             raise

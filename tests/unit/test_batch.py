@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from farm.devices import DeviceKind, DeviceTraits
-from farm.errors import BadBatch, BadConfiguration
+from farm.errors import BadBatch
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.kernels import Configuration
 
@@ -40,9 +40,10 @@ def test_a_batch_is_a_whole_number(batch: object) -> None:
         Problem(Shape(8, 8, 8), ElementTypes.parse("f32"), batch=batch)  # type: ignore[arg-type]
 
 
-def test_a_batch_that_is_no_number_is_named() -> None:
-    with pytest.raises(BadConfiguration, match=r"invalid literal for int.*'many'"):
-        Configuration.parse("blas() 8x8x8 f32 batch=many")
+@pytest.mark.parametrize("written", ["many", "1.5", "8x"])
+def test_a_batch_that_is_no_number_is_named(written: str) -> None:
+    with pytest.raises(BadBatch, match=f"batch is '{written}'; it must be a whole number from 1 to 2147483647"):
+        Configuration.parse(f"blas() 8x8x8 f32 batch={written}")
 
 
 def test_a_family_that_computes_one_product_refuses_a_batch() -> None:
