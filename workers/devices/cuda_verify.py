@@ -117,7 +117,9 @@ class CudaVerifier:
         transposed, seed = int(p.layout.b_transposed), np.uint64(rules.seed)
         grid = self._grid(s.k, count * groups) if transposed else self._grid(32 * groups, count * s.k)
         self._launch(kernels["sum_groups"], grid, o.b, right, count, s.k, s.n, transposed, seed)
-        sums = wide @ right.reshape(count, s.k, groups)
+        right = right.reshape(count, s.k, groups)
+        # One product goes to BLAS as two matrices: of a batch, CuPy copies those that are transposed.
+        sums = wide[0] @ right[0] if count == 1 else wide @ right
         self._launch(
             kernels["compare_groups"], self._grid(32 * groups, count * s.m), sums, self._or_none(o.c), o.d, count * s.m,
             s.n, float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
