@@ -356,3 +356,29 @@ def _landed(farm: Farm) -> int:
             (rows,) = ask(postgres.url, "SELECT count(*) FROM measurements WHERE source = 'recorded'") or (0,)
             return int(str(rows))
     return 0
+
+
+BATCHES = """
+name: batches
+owner: ann
+problems: {shapes: [64x64x64, 96x32x16], types: f32, batch: [1, 5, 16]}
+kernels: {family: blas, threads: 1}
+measure:
+  timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
+"""
+
+
+def test_batches_are_measured_verified_and_listed(farm: Farm, report: Any) -> None:
+    """At the end, because tests before it count the rows of the farm."""
+    (farm.folder / "batches.yaml").write_text(BATCHES)
+    shown = farm("run", "--no-train", "batches.yaml").stdout
+    assert "6 configurations measured." in shown
+    assert "m x n x k  batch  types" in shown
+    rows = farm.json("results", "--campaign", "batches")
+    assert sorted((row["m"], row["batch"]) for row in rows) == [(m, batch) for m in (64, 96) for batch in (1, 5, 16)]
+    times = {(row["m"], row["batch"]): row["runtime_ms"] for row in rows}
+    for row in rows:
+        flops = 2 * row["m"] * row["n"] * row["k"] * row["batch"]
+        assert row["tflops"] == pytest.approx(flops / row["runtime_ms"] / 1e9)
+        assert 0 <= row["verify_error"] < 1e-4
+    assert all(times[m, 16] > times[m, 1] for m in (64, 96))
