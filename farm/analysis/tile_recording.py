@@ -12,7 +12,7 @@ from farm.errors import BadRecording, FarmError, first_line
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, check_columns, provenance_in, readable
 
-_OPTIONAL_COLUMNS = ("device_type", "device_uuid", "distribution", "power_w", "runtime_settled_ms", "details")
+_OPTIONAL_COLUMNS = ("batch", "device_type", "device_uuid", "distribution", "power_w", "runtime_settled_ms", "details")
 
 
 def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:

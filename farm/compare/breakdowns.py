@@ -31,12 +31,13 @@ class Problems:
     types: Ints  # position in `types_known`, as f16:f16:f32
     types_known: list[str]
     beta: Floats
+    batch: Ints
     family: Ints  # position in `families`
     families: list[str]
 
     def at(self, which: Ints) -> Problems:
         """The problems of the chosen configurations."""
-        names = ("m", "n", "k", "types", "beta", "family")
+        names = ("m", "n", "k", "types", "beta", "batch", "family")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -49,8 +50,8 @@ class Breakdown:
 
 
 def flops_of(problems: Problems) -> Floats:
-    """2·m·n·k, as `Problem.flops`."""
-    return np.asarray(2.0 * problems.m * problems.n * problems.k, dtype=np.float64)
+    """2·m·n·k of each product of the batch, as `Problem.flops`."""
+    return np.asarray(2.0 * problems.m * problems.n * problems.k * problems.batch, dtype=np.float64)
 
 
 def bytes_of(problems: Problems) -> Floats:
@@ -61,17 +62,21 @@ def bytes_of(problems: Problems) -> Floats:
     m, n, k = problems.m, problems.n, problems.k
     outputs = np.where(problems.beta != 0, 2, 1) * outputs
     read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
-    return np.asarray(read + written, dtype=np.float64)
+    return np.asarray((read + written) * problems.batch, dtype=np.float64)
 
 
 def shapes_of(problems: Problems) -> Ints:
-    """A number from 0 for each shape (m, n, k): [configurations]."""
-    spans = [int(axis.max(initial=0)) + 1 for axis in (problems.m, problems.n, problems.k)]
-    if spans[0] * spans[1] * spans[2] < 2**63:
-        keys = (problems.m * spans[1] + problems.n) * spans[2] + problems.k
-    else:
-        _, mn = np.unique(problems.m * spans[1] + problems.n, return_inverse=True)
-        keys = mn * spans[2] + problems.k  # below 2^31 configurations times 2^31
+    """A number from 0 for each shape (m, n, k) in a batch of one size: [configurations]."""
+    keys, size = np.zeros(len(problems.m), np.int64), 1
+    for axis in (problems.m, problems.n, problems.k, problems.batch):
+        span = int(axis.max(initial=0)) + 1
+        if size * span >= 2**63:
+            keys, size = _numbered(keys), len(keys)  # below 2^31 configurations times 2^31
+        keys, size = keys * span + axis, size * span
+    return _numbered(keys)
+
+
+def _numbered(keys: Ints) -> Ints:
     found: Ints = np.unique(keys, return_inverse=True)[1]
     return found
 

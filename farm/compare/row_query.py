@@ -21,6 +21,7 @@ from farm.compare.statistics import Floats, Ints
 from farm.compare.summaries import ComparedDevice
 from farm.db.arrow_columns import Words, coded, keys, numbers, read, storage, words
 from farm.db.device_sessions import OVERLAPPED
+from farm.kernels import PROBLEM_COLUMNS
 
 _DEVICES = text("""
 SELECT d.id, d.uuid, d.type, h.name, d.facts->>'provenance'
@@ -206,9 +207,9 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.family"
-_WHOLE = """
-c.id::text AS configuration_id, c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.family,
+_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.family"
+_WHOLE = f"""
+c.id::text AS configuration_id, {", ".join(f"c.{name}" for name in PROBLEM_COLUMNS)}, c.family,
 c.parameters::text AS parameters
 """
 _STORED = text("SELECT reltuples FROM pg_class WHERE oid = 'configurations'::regclass")
@@ -221,7 +222,7 @@ def problems(engine: Engine, ids: Words) -> Problems:
     found, at = _of_ids(engine, ids, _PROBLEM)
     types, families = (storage(found[name]).dictionary_encode() for name in ("types", "family"))
     return Problems(
-        **{name: numbers(found[name])[at] for name in ("m", "n", "k", "beta")},
+        **{name: numbers(found[name])[at] for name in ("m", "n", "k", "beta", "batch")},
         types=numbers(types.indices)[at].astype(np.int64),
         types_known=types.dictionary.to_pylist(),
         family=numbers(families.indices)[at].astype(np.int64),

@@ -24,9 +24,11 @@ from farm.compare.comparison import Comparison, compare
 from farm.db import trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
+from farm.gemm import ElementType
+from farm.gpus import find_gpu
 from farm.kernels import Configuration
 from support.commands import Command, farm_here, refused
-from support.compared import A100, CONFIGURATIONS, H200, Put, taken
+from support.compared import A100, CONFIGURATIONS, H200, SHAPES, Put, taken
 from support.samples import card, row
 from support.searches import fold, measure, wanted
 
@@ -110,6 +112,23 @@ def test_the_share_of_the_roofline_is_told_where_the_card_is_known(engine: Engin
     (other,) = asked(engine, "nvidia-test", "nvidia-h200").groups
     assert other.by_bound == {}
     assert other.overall.roofline == pytest.approx(side.overall.baseline_roofline)
+
+
+def test_batches_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) -> None:
+    """One product takes as long on both cards, and a batch twice as long on the second."""
+    alone, batched = ([f"cublaslt() {shape} f16{batch}" for shape in SHAPES] for batch in ("", " batch=8"))
+    configurations = [Configuration.parse(one) for one in (*alone, *batched)]
+    put(H200, taken(), configurations=configurations)
+    put(A100, lambda one: taken(2.0 if one.problem.batch == 8 else 1.0)(one), configurations=configurations)
+    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
+    assert side.overall is not None
+    assert (side.overall.configurations, side.overall.shapes) == (16, 16)
+    assert (side.overall.ties, side.overall.slower) == (8, 8)
+    assert side.overall.time.ratio == pytest.approx(math.sqrt(2))
+    # All run at 1 TFLOP/s, with the operations of whole batches.
+    peak = find_gpu("nvidia-h200").peak_tflops(ElementType.F16)  # type: ignore[union-attr]
+    assert peak is not None
+    assert side.by_bound["compute-bound"].baseline_roofline == pytest.approx(1 / peak)
 
 
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,8 @@ def test_rows_of_different_operands_are_different_problems() -> None:
 def test_a_label_says_what_is_unusual_and_tells_any_two_problems_apart() -> None:
     scaled = Problem(CUBE.shape, ElementTypes.parse("f64"), Layout.TN, 1.0, 0.1 + 0.2)
     assert study(row(8, 1.0, problem=scaled)).problems[0].label == "512x512x512 f64 tn alpha=1 beta=0.30000000000000004"
+    batches = study(row(8, 2.0, problem=replace(CUBE, batch=8)), row(8, 1.0)).problems
+    assert [one.label for one in batches] == ["512x512x512 f32 nn", "512x512x512 f32 nn batch=8"]
 
 
 # --- all problems ------------------------------------------------------------------------------------

@@ -28,13 +28,14 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
         types=np.array([known.index(str(p.types)) for p in listed]),
         types_known=known,
         beta=np.array([p.beta for p in listed]),
+        batch=np.array([p.batch for p in listed]),
         family=np.zeros(len(listed), int),
         families=["tiled"],
     )
 
 
-def problem(m: int, n: int, k: int, types: str = "f32", beta: float = 0.0) -> Problem:
-    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta)
+def problem(m: int, n: int, k: int, types: str = "f32", beta: float = 0.0, batch: int = 1) -> Problem:
+    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch)
 
 
 extents = st.integers(1, 2**31 - 1)
@@ -42,7 +43,10 @@ extents = st.integers(1, 2**31 - 1)
 
 @given(
     st.lists(
-        st.builds(problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1])),
+        st.builds(
+            problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1]),
+            st.one_of(st.just(1), extents),
+        ),
         min_size=1,
         max_size=8,
     )
@@ -52,7 +56,13 @@ def test_operations_bytes_and_shapes_are_those_of_the_problems(listed):
     assert breakdowns.flops_of(found) == pytest.approx([float(p.flops) for p in listed], rel=1e-14)
     assert breakdowns.bytes_of(found) == pytest.approx([float(p.bytes) for p in listed], rel=1e-14)
     numbers = breakdowns.shapes_of(found)
-    assert [[a == b for b in numbers] for a in numbers] == [[a.shape == b.shape for b in listed] for a in listed]
+    same = [[(a.shape, a.batch) == (b.shape, b.batch) for b in listed] for a in listed]
+    assert [[a == b for b in numbers] for a in numbers] == same
+
+
+def test_batches_of_one_shape_are_several_shapes():
+    listed = [problem(64, 64, 64, batch=batch) for batch in (8, 1, 8, 64)]
+    assert breakdowns.shapes_of(problems_of(listed)).tolist() == [1, 0, 1, 2]
 
 
 def test_element_types_are_named_shortly_where_all_are_the_same():
