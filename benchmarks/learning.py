@@ -88,8 +88,8 @@ def datasets(*names: str) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a dataset, with burst times and protocols where it has them."""
-    more = [name for name in ("runtime_burst_ms", "protocol") if name in pq.read_schema(path).names]
+    """These columns of a dataset, with batches, burst times and protocols where it has them."""
+    more = [name for name in ("batch", "runtime_burst_ms", "protocol") if name in pq.read_schema(path).names]
     return pd.read_parquet(path, columns=[*columns, *more])
 
 

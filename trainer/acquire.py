@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
+from farm.forest.columns import EXTENTS
 from farm.forest.predictor import Predictor
 from farm.kernels import FAMILIES
 from trainer.forest import ForestSettings, fit
-from trainer.table import configurations, kernel_columns
+from trainer.table import configurations, kernel_columns, with_batch
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -42,9 +43,9 @@ FAST = ForestSettings(trees=16)
 class Candidate:
     """A problem that may be measured next: its rows of the candidate table, one for each kernel that can run it."""
 
-    # The problem's type, layout and extents.
+    # The problem's type, layout and extents: m, n, k and the batch.
     kind: str
-    extents: tuple[int, int, int]
+    extents: tuple[int, ...]
     rows: Sequence[int]
 
 
@@ -97,11 +98,11 @@ def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
 
 
 def _cost_features(frame: pd.DataFrame) -> _Floats:
-    m, n, k = (np.log2(frame[name].to_numpy("float64")) for name in "mnk")
+    m, n, k, batch = (np.log2(with_batch(frame)[name].to_numpy("float64")) for name in (*EXTENTS, "batch"))
     families = pd.Categorical(frame["family"], categories=list(FAMILIES)).codes
     tile = frame["tile"].fillna(0).to_numpy("float64") if "tile" in frame else np.zeros(len(frame))
     narrow = frame["ab"].isin(["f16", "bf16", "f8e4m3", "i8"]).to_numpy("float64")
-    return np.column_stack([m, n, k, m + n + k, families, tile, narrow])
+    return np.column_stack([m, n, k, m + n + k + batch, families, tile, narrow])
 
 
 def choose(

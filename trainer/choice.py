@@ -60,7 +60,7 @@ def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floa
     known = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
     # A library's matrices lie column by column: its tile's rows are columns here.
     with np.errstate(divide="ignore", invalid="ignore"):
-        blocks = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * slices
+        blocks = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * rows["batch"] * slices
         resident = np.maximum(1.0, np.round(blocks / (card.multiprocessors * waves)))
     tiles = np.array([tile_n, tile_m, resident])
     sizes, kind = sizes_of(rows, Work.of(rows, card)), kinds(rows)

@@ -53,7 +53,7 @@ class Evaluation:
 def measured_outputs(configured: pd.DataFrame) -> pd.DataFrame:
     """The measured values of each configuration: the columns of `OUTPUTS`."""
     stored = configured[[*MEASURED]].astype("float64")
-    work = 2.0 * configured["m"] * configured["n"] * configured["k"]
+    work = 2.0 * configured["m"] * configured["n"] * configured["k"] * configured["batch"]
     return stored.assign(tflops=work / stored["runtime_ms"] / 1e9)
 
 

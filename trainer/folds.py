@@ -24,7 +24,7 @@ Split = Callable[[pd.DataFrame], Splits]
 
 
 def by_shape(frame: pd.DataFrame) -> Splits:
-    """No shape (m, n, k) on both sides: how a model does on new problems."""
+    """No shape (m, n, k) on both sides, in any batch: how a model does on new problems."""
     return _grouped(frame, ["m", "n", "k"])
 
 
@@ -44,9 +44,9 @@ def by_kernel(frame: pd.DataFrame) -> Splits:
 
 
 def by_size(frame: pd.DataFrame) -> Splits:
-    """The tenth of the shapes with the most operations held out: extrapolation."""
-    flops = 2.0 * frame["m"] * frame["n"] * frame["k"]
-    shapes = np.sort(flops[~frame.duplicated(["m", "n", "k"])].to_numpy())
+    """The tenth of the shapes, with their batches, that have the most operations held out: extrapolation."""
+    flops = 2.0 * frame["m"] * frame["n"] * frame["k"] * frame["batch"]
+    shapes = np.sort(flops[~frame.duplicated(["m", "n", "k", "batch"])].to_numpy())
     if len(shapes) < _MIN_SHAPES_FOR_TENTH:
         return
     large = (flops >= shapes[-(len(shapes) // 10)]).to_numpy()

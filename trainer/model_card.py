@@ -16,7 +16,7 @@ from trainer.folds import HEADLINE
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
 from trainer.promotion import Decision
-from trainer.table import kernel_columns
+from trainer.table import kernel_columns, vocabulary_of
 
 _FOLDS = {
     TEST_SET: "an independent test set, drawn from the domain and never learned from: the number to quote",
@@ -101,12 +101,14 @@ def _outputs(facts: TableFacts) -> str:
 
 def _trust(facts: TableFacts, learned: Learned) -> str:
     rows = learned.configured
-    extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in ("m", "n", "k"))
+    axes = ["m", "n", "k", *(["batch"] if rows["batch"].max() > 1 else [])]
+    extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in axes)
     quoted = learned.metrics.get(TEST_SET, learned.metrics[HEADLINE]).get("runtime_ms", {})
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
         "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
         "It refuses families, types and layouts that it has not seen.",
+        _batches(rows),
         f"It predicts `{facts.device_type}` only, and no other card.",
     ]
     if quoted:
@@ -118,6 +120,13 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     if facts.sources != ["measured"]:
         lines.append("Some rows were not measured by this farm: see the sources.")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _batches(rows: pd.DataFrame) -> str:
+    return (
+        "It predicts batches only of families and types that it has seen in batches: it has learned from "
+        f"{vocabulary_of(rows).batches}."
+    )
 
 
 def _left_out(facts: TableFacts) -> str:

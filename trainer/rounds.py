@@ -166,7 +166,7 @@ def next_round(
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
     for problem in islice(search.round_problems(planned.domain(), number), OVERDRAW * wanted):
         s = problem.shape
-        if problem in test or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout)) in measured:
+        if problem in test or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout), problem.batch) in measured:
             continue
         jobs = (destination.job(configuration) for configuration in planned.campaign.kernels_for(problem))
         valid = {job.configuration: job for job in jobs if job is not None and job.invalid_reason is None}
@@ -205,7 +205,7 @@ def _candidates(
     for problem in problems:
         rows = range(start, start + len(options[problem]))
         s = problem.shape
-        found.append(Candidate(f"{problem.types} {problem.layout}", (s.m, s.n, s.k), rows))
+        found.append(Candidate(f"{problem.types} {problem.layout}", (s.m, s.n, s.k, problem.batch), rows))
         start = rows.stop
     return found
 

@@ -16,17 +16,17 @@ from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import Array, Bools, FamilyKnowledge, Vocabulary
+from farm.forest.columns import REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
-from farm.kernels import FAMILIES
+from farm.kernels import FAMILIES, PROBLEM_COLUMNS
 from farm.measurement import TEST_ROW, Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
     *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
-    *("source", "measured_at", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
+    *("source", "measured_at", *PROBLEM_COLUMNS, "family", "parameters"),
     *("flops", "bytes", "runtime_ms", "runtime_rse", "runtime_burst_ms", "power_w", "energy_mj", "tflops", "cost_s"),
     "protocol",
 )
@@ -50,10 +50,11 @@ MEASURED = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 """What models learn of a configuration: medians over its repeats, NaN where a column was not measured."""
 
 LEARNED_FROM = (
-    *("device_type", "source", "m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"),
+    *("device_type", "source", *(name for name in PROBLEM_COLUMNS if name != "batch"), "family", "parameters"),
     *("runtime_ms", "power_w", "energy_mj"),
 )
-"""The columns that decide what a model learns: those it needs, and those that its table's hash covers."""
+"""The columns that decide what a model learns: those it needs, and those that its table's hash covers. Older tables have no
+`batch`: see `with_batch`."""
 
 NEED_CONFIGURATIONS = 12
 NEED_SHAPES = 4
@@ -64,17 +65,17 @@ _LABELLED = f"v.source <> '{Source.MEASURED}' AND v.details->>'purpose' = '{TEST
 """Rows that the file they come from labels as rows of a test set: see `farm.measurement.TEST_ROW`."""
 
 _TESTED = f"""
-SELECT c.m, c.n, c.k, c.ab, c.layout
+SELECT c.m, c.n, c.k, c.ab, c.layout, c.batch
 FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
 WHERE l.purpose = 'test'
   AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
        OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
 UNION
-SELECT v.m, v.n, v.k, v.ab, v.layout FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
+SELECT v.m, v.n, v.k, v.ab, v.layout, v.batch FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
 """
 """The problems of a device type that are in the test set of a campaign, or in one that was imported or recorded."""
 
-_PROBLEM = "(v.m, v.n, v.k, v.ab, v.layout)"
+_PROBLEM = "(v.m, v.n, v.k, v.ab, v.layout, v.batch)"
 
 
 def read_training_table(
@@ -119,7 +120,7 @@ def _read(connection: Connection, condition: str, device_type: str, campaign_id:
     table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS, "details"])
     table["configuration_id"] = table["configuration_id"].astype(str)
     numbers = ("alpha", "beta", "flops", "bytes", "runtime_rse", *MEASURED, "tflops", "cost_s")
-    return table.astype(dict.fromkeys(numbers, "float64") | dict.fromkeys(("m", "n", "k"), "int64"))
+    return table.astype(dict.fromkeys(numbers, "float64") | dict.fromkeys(("m", "n", "k", "batch"), "int64"))
 
 
 def check_training_table(table: pd.DataFrame, device_type: str, left_out: Mapping[str, int] | None = None) -> None:
@@ -155,10 +156,11 @@ def table_hash(table: pd.DataFrame) -> str:
         _chosen(table),
         table.get("runtime_burst_ms", [None] * len(table)),
         protocols_of(table),
+        with_batch(table)["batch"],
         strict=True,
     )
     lines = sorted(
-        # Rows that say nothing of a choice, of a burst or of another protocol are what they were before tables had such columns.
+        # Rows without a choice, a burst, another protocol or a batch are what they were before tables had such columns.
         json.dumps(
             [
                 _plain(value)
@@ -167,11 +169,12 @@ def table_hash(table: pd.DataFrame) -> str:
                     *(() if all(map(math.isnan, choice)) else choice),
                     *(() if pd.isna(burst_ms) else ("burst", burst_ms)),
                     *(() if protocol in _BEFORE_PROTOCOLS else ("protocol", protocol)),
+                    *(() if batch == 1 else ("batch", batch)),
                 )
             ],
             **_COMPACT,
         )
-        for row, choice, burst_ms, protocol in rows
+        for row, choice, burst_ms, protocol, batch in rows
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -225,6 +228,12 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(number) else number
 
 
+def with_batch(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the column `batch` [int64]: rows that do not say it are of one product."""
+    batch = table["batch"].fillna(1).astype("int64") if "batch" in table else 1
+    return table.assign(batch=batch)
+
+
 def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
     """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text)."""
     # A table has few kernels and many rows: each text is read once.
@@ -264,10 +273,10 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     if time_of(protocol) == "burst":
         table = table.assign(runtime_burst_ms=table["runtime_ms"])
     # A column of gaps next to one of numbers would turn both into objects, whose medians take seconds.
-    wide = with_parameter_columns(table).astype(dict.fromkeys(targets, "float64"))
+    wide = with_parameter_columns(with_batch(table)).astype(dict.fromkeys(targets, "float64"))
     if "details" in table:
         wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
-    raw = [*("m", "n", "k", "ab", "family", "cd", "acc", "layout", "alpha", "beta"), *parameter_names()]
+    raw = [*REQUIRED, *WITH_DEFAULT, *parameter_names()]
     # Repeats with a burst time may be others than those with the median runtime: the ratio is of one row.
     wide["runtime_burst_ms"] /= wide["runtime_ms"]
     wide = wide[~throttled(wide, raw)]
@@ -334,7 +343,7 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
 
 
 def representatives(problems: Array) -> Array:
-    """At most `MAX_PROBLEMS` different ones of problems [rows, 6]: each next one is that which lies furthest from those before it
+    """At most `MAX_PROBLEMS` different ones of problems [rows, 7]: each next one is that which lies furthest from those before it
     (Gonzalez, Theoretical Computer Science 38, 1985), so that none lies far from all of them."""
     found: Array = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
     if len(found) > _MAX_COMPARED:
@@ -369,6 +378,7 @@ def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
         kernels=tuple(kernels),
         kernels_by_types={kind: tuple(sorted(number[kernel] for kernel in of)) for kind, of in by_types.items()},
         powered=_sorted(types[rows["power_w"].notna()]),
+        batched=_sorted(types[rows["batch"] > 1]),
     )
 
 

@@ -17,12 +17,13 @@ from farm.forest.predictor import CLAIM, Predictor
 from farm.measurement import ALL_FAMILIES
 from farm.registry.models import TEST_SET
 from trainer.evaluate import Metrics, error_figures, measured_outputs, metrics_by_target
+from trainer.table import with_batch
 
 __all__ = ["TEST_SET", "Score", "check_apart", "choosing", "evaluate_on", "score"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-PROBLEM = ["m", "n", "k", "ab", "layout"]
+PROBLEM = ["m", "n", "k", "ab", "layout", "batch"]
 """What makes two rows those of one problem."""
 
 CLAIMS = (0.5, 0.8, CLAIM)
@@ -37,10 +38,12 @@ def check_apart(training: pd.DataFrame, test: pd.DataFrame) -> None:
     """Raises `TestRowsInTraining` where a problem of the test set is in a training table as well."""
     if test.empty or training.empty:
         return
-    shared = pd.merge(training[PROBLEM].drop_duplicates(), test[PROBLEM].drop_duplicates(), on=PROBLEM)
+    learned, tested = (with_batch(table)[PROBLEM].drop_duplicates() for table in (training, test))
+    shared = pd.merge(learned, tested, on=PROBLEM)
     if len(shared):
-        m, n, k, ab, layout = shared.iloc[0]
-        raise TestRowsInTraining(problems=len(shared), example=f"{m}x{n}x{k} {ab} {layout}")
+        m, n, k, ab, layout, batch = shared.iloc[0]
+        several = "" if batch == 1 else f" batch={batch}"
+        raise TestRowsInTraining(problems=len(shared), example=f"{m}x{n}x{k} {ab} {layout}{several}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

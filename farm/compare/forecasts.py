@@ -24,7 +24,7 @@ from farm.registry.predictions import TIME_COLUMNS
 from farm.settings import settings
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 NOT_PREDICTED = "No predictions for"
 """Start of the notes on groups without predictions."""
@@ -171,7 +171,7 @@ def _forecast(
     import pandas as pd
 
     table = row_query.configuration_table(engine, ids[wanted]).to_pandas()
-    learned = _learned(model, table)
+    learned = model.known(table)
     known = table[learned]
     answers = [
         registry.predict_table(model, known.iloc[start : start + CONFIGURATIONS_PER_CALL])
@@ -207,19 +207,6 @@ def _forecast(
         error_pct=_median_pct(high.runtime_ms[at] / middle.runtime_ms[at]),
     )
     return Forecast(summary=summary, middle=middle, low=low, high=high)
-
-
-def _learned(model: registry.Model, table: pd.DataFrame) -> Bools:
-    """Which rows have a family, types and a layout that the model knows."""
-    pairs = {
-        f"{family} {types} {layout}"
-        for family, known in model.families.items()
-        for types, layouts in known["layouts"].items()
-        for layout in layouts
-    }
-    own = table["family"] + " " + table["ab"] + ":" + table["cd"] + ":" + table["acc"] + " " + table["layout"]
-    found: Bools = own.isin(pairs).to_numpy(bool)
-    return found
 
 
 def _median_pct(factors: Floats) -> float | None:

@@ -59,11 +59,12 @@ def kinds(rows: Configurations) -> Array:
 
 
 def time_ms(of: Floats, sizes: Floats, slices: Floats, card: Card) -> Floats:
-    """The formula's time: `of` are `TILES` and `CONSTANTS`, `sizes` m, n, k, bytes and operations per ms of the peak."""
+    """The formula's time: `of` are `TILES` and `CONSTANTS`, `sizes` m, n, k, batch, bytes and operations per ms of the
+    peak."""
     tile_rows, tile_columns, resident, step, issue, block, memory, launch, adding, traffic = of
-    m, n, k, moved, peak = sizes
+    m, n, k, batch, moved, peak = sizes
     count = float(card.multiprocessors)
-    blocks = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * slices
+    blocks = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) * batch * slices
     depth = k / slices
     waiting = (1e-6 * step * depth + 1e-3 * block) * np.ceil(blocks / (count * resident))
     each = blocks / count
@@ -73,14 +74,14 @@ def time_ms(of: Floats, sizes: Floats, slices: Floats, card: Card) -> Floats:
     moving = memory * moved / card.bytes_per_ms
     squares = (waiting * waiting, computing * computing, moving * moving)
     longest = np.sqrt(np.sqrt(squares[0] * squares[0] + squares[1] * squares[1] + squares[2] * squares[2]))
-    added = 1e-3 * adding + traffic * 4.0 * m * n * slices / card.bytes_per_ms
+    added = 1e-3 * adding + traffic * 4.0 * m * n * batch * slices / card.bytes_per_ms
     found: Floats = 1e-3 * launch + longest + (slices > 1) * added
     return found
 
 
 def sizes_of(rows: Configurations, work: Work) -> Floats:
-    """[5, rows], as `time_ms` takes them."""
-    return np.array([rows["m"], rows["n"], rows["k"], work.bytes, work.peak])
+    """[6, rows], as `time_ms` takes them."""
+    return np.array([rows["m"], rows["n"], rows["k"], rows["batch"], work.bytes, work.peak])
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Choices:
         of = self._ordered.take(place, axis=1)
         sizes = sizes[..., None]
         edges = np.ceil(sizes[:2] / of[:2])
-        filling = np.floor(card.multiprocessors * of[2] / (edges[0] * edges[1]))
+        filling = np.floor(card.multiprocessors * of[2] / (edges[0] * edges[1] * sizes[3]))
         filling = np.maximum(1.0, np.minimum(filling, np.floor(sizes[2] / _MIN_SLICE)))
         slices = np.array([np.ones_like(filling), filling])
         times = time_ms(of, sizes, slices, card)

@@ -1,7 +1,7 @@
 """The raw columns that a model takes, what a model knows about their values, and how gaps are filled.
 
-One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta` have the defaults of
-the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family, or
+One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch` have the defaults
+of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family, or
 nothing where the family has no such parameter.
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUIRED = ("m", "n", "k", "ab", "family")
-WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta")
+WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch")
 OUTPUTS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
 _KIND = ("family", "ab", "cd", "acc", "layout")
-_FIXED = {"alpha": 1.0, "beta": 0.0}
+_FIXED = {"alpha": 1.0, "beta": 0.0, "batch": 1.0}
 """What replaces a gap of these, in every family."""
 
 OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
@@ -181,6 +181,8 @@ class FamilyKnowledge:
     kernels_by_types: Mapping[str, tuple[int, ...]]
     # The types with measured power.
     powered: tuple[str, ...]
+    # The types that were measured in batches of more than one product.
+    batched: tuple[str, ...]
 
     def __str__(self) -> str:
         return "; ".join(f"{types} in {', '.join(layouts)}" for types, layouts in self.layouts.items())
@@ -196,7 +198,7 @@ class Vocabulary:
     element_bytes: Mapping[str, int]
     # ab -> (cd, acc) that usually go with it: the defaults of those columns.
     usual_output: Mapping[str, tuple[str, str]]
-    # "family:ab:cd:acc" -> representatives of the problems that were measured, int64 [problems, 6]: see `reach`.
+    # "family:ab:cd:acc" -> representatives of the problems that were measured, int64 [problems, 7]: see `reach`.
     problems: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     @property
@@ -222,6 +224,7 @@ class Vocabulary:
                 tuple(tuple(kernel) for kernel in known["kernels"]),
                 {types: tuple(which) for types, which in known["kernels_by_types"].items()},
                 tuple(known["powered"]),
+                tuple(known["batched"]),
             )
             for name, known in data["families"].items()
         }
@@ -229,11 +232,13 @@ class Vocabulary:
         return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, problems)
 
     def measured(self) -> dict[str, Any]:
-        """What of each family was measured, for programs that look for kernels: layouts by types, parameters, the values of
-        these in each kernel, and by types the positions of the kernels that were measured in them."""
+        """What of each family was measured, for programs that look for kernels: layouts by types, the types that were measured in
+        batches, parameters, the values of these in each kernel, and by types the positions of the kernels that were measured
+        in them."""
         return {
             name: {
                 "layouts": {types: list(layouts) for types, layouts in known.layouts.items()},
+                "batched": list(known.batched),
                 "parameters": list(known.parameters),
                 "kernels": [[int(value) for value in kernel] for kernel in known.kernels],
                 "kernels_by_types": {types: list(which) for types, which in known.kernels_by_types.items()},
@@ -242,8 +247,13 @@ class Vocabulary:
         }
 
     def known(self, rows: Configurations) -> Bools:
-        """Which rows have only values of family, types and layout that were measured together."""
-        return rows.kinds.is_in(self._measured)
+        """Which rows have only values of family, types and layout that were measured together, and a batch only where some was
+        measured of the family and types."""
+        return rows.kinds.is_in(self._measured) & self._batch_known(rows)
+
+    def _batch_known(self, rows: Configurations) -> Bools:
+        single: Bools = rows["batch"] == 1
+        return single if single.all() else single | rows.kinds.is_in(self._batched)
 
     def powered(self, rows: Configurations) -> Bools:
         """Which of the known rows have a family and types with measured power."""
@@ -284,11 +294,19 @@ class Vocabulary:
     @cached_property
     def _powered(self) -> frozenset[str]:
         """The kinds with measured power, in any layout."""
+        return self._in_any_layout({name: known.powered for name, known in self.families.items()})
+
+    @cached_property
+    def _batched(self) -> frozenset[str]:
+        """The kinds that were measured in batches, in any layout."""
+        return self._in_any_layout({name: known.batched for name, known in self.families.items()})
+
+    def _in_any_layout(self, types_by_family: Mapping[str, Sequence[str]]) -> frozenset[str]:
         return frozenset(
             f"{name}:{types}:{layout}"
-            for name, known in self.families.items()
-            for types in known.powered
-            for layout in known.layouts[types]
+            for name, of_family in types_by_family.items()
+            for types in of_family
+            for layout in self.families[name].layouts[types]
         )
 
     @cached_property
@@ -305,7 +323,7 @@ class Vocabulary:
     @cached_property
     def _least(self) -> Floats:
         """[numbers, 1]: the least value of those that are whole numbers, minus infinity for the others."""
-        least = {**dict.fromkeys(EXTENTS, 1.0), **dict.fromkeys(_FIXED, -np.inf), **dict.fromkeys(FROM_ONE, 1.0)}
+        least = {**dict.fromkeys(_FIXED, -np.inf), **dict.fromkeys((*EXTENTS, "batch", *FROM_ONE), 1.0)}
         return stacked([[least.get(name, 0.0)] for name in self._numbers], 1)
 
     def complete(self, frame: Mapping[str, Any] | pd.DataFrame) -> Configurations:
@@ -387,10 +405,21 @@ class Vocabulary:
         row = int(np.argmax(strange))
         texts = {name: text.values[text.codes[row]] for name, text in rows.texts.items()}
         family = self.families[texts["family"]]
+        if rows.kinds.values[rows.kinds.codes[row]] in self._measured:
+            raise ValueError(
+                f"row {labels[row]}: batch is {rows['batch'][row]:g}, and this version has learned from {self.batches}; "
+                "measure such batches first, or ask for batch 1"
+            )
         raise ValueError(
             f"row {labels[row]}: the model was trained on {texts['family']} with {family}, "
             f"not on {texts['ab']}:{texts['cd']}:{texts['acc']} in {texts['layout']}; measure such configurations first"
         )
+
+    @property
+    def batches(self) -> str:
+        """The families and types that were measured in batches, as the end of a sentence."""
+        learned = [f"{name} with {', '.join(known.batched)}" for name, known in self.families.items() if known.batched]
+        return f"batches of {'; '.join(learned)} alone" if learned else "no batches"
 
 
 def whole_keys(group: Array, numbers: Floats) -> Array:

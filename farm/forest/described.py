@@ -8,13 +8,16 @@ from typing import Any
 
 from .arrays import BadFiles, require
 
-FORMAT = 6
+FORMAT = 7
 """The version of `model.json` and its arrays."""
 
-WITHOUT_BURST = 5
-"""The version before: its models have no protocol and no burst time."""
+WITHOUT_BATCH = 6
+"""The version before: its models have learned from no batches."""
 
-READABLE = (WITHOUT_BURST, FORMAT)
+WITHOUT_BURST = 5
+"""The version before that: its models have no protocol and no burst time either."""
+
+READABLE = (WITHOUT_BURST, WITHOUT_BATCH, FORMAT)
 
 TIMES = ("burst", "settled")
 """What the runtime of a model may be. None: another time, or not known."""
@@ -38,7 +41,7 @@ _CARD = {
 }  # fmt: skip
 _FAMILY = {
     "parameters": {_ANY: float}, "layouts": {_ANY: [str]}, "kernels": [[float]], "kernels_by_types": {_ANY: [int]},
-    "powered": [str],
+    "powered": [str], "batched": [str],
 }  # fmt: skip
 _VOCABULARY = {
     "families": {_ANY: _FAMILY}, "parameters": [str], "element_bytes": {_ANY: float}, "usual_output": {_ANY: (str, str)},
@@ -76,16 +79,25 @@ def description_of(content: bytes) -> dict[str, Any]:
     """What a `model.json` of a `READABLE` format holds, with what older ones lack. Raises `BadFiles`."""
     found = _parsed(content)
     number = found.get("format")
-    require(
-        number in READABLE, f"model.json is of format {number!r}; this code reads {' and '.join(map(str, READABLE))}"
-    )
-    old = number == WITHOUT_BURST
-    _check(found, {name: kind for name, kind in _MODEL.items() if not (old and name in _UNSAID)}, "model.json")
-    found = {**found, **_UNSAID} if old else found
+    require(number in READABLE, f"model.json is of format {number!r}; this code reads {READABLE[0]} to {READABLE[-1]}")
+    _check(found, _model_of(number), "model.json")
+    if number == WITHOUT_BURST:
+        found |= _UNSAID
+    for family in found["vocabulary"]["families"].values():
+        family.setdefault("batched", [])
     require(found["time"] in (None, *TIMES), f"model.json: time is not {' or '.join(TIMES)}")
     require((found["both_times"] or 0) >= 0, "model.json: both_times is negative")
     _check_indices(found["vocabulary"], found["card"])
     return found
+
+
+def _model_of(number: Any) -> dict[str, Any]:
+    """What a `model.json` of a readable format must have."""
+    if number == FORMAT:
+        return _MODEL
+    family = {name: kind for name, kind in _FAMILY.items() if name != "batched"}
+    old = {**_MODEL, "vocabulary": {**_VOCABULARY, "families": {_ANY: family}}}
+    return {name: kind for name, kind in old.items() if not (number == WITHOUT_BURST and name in _UNSAID)}
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -135,7 +147,10 @@ def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
             [0 <= at < len(known["kernels"]) for each in known["kernels_by_types"].values() for at in each],
             f"{where} has kernels that are not there",
         )
-        require({*known["powered"], *known["kernels_by_types"]} <= known["layouts"].keys(), f"{where}: unknown types")
+        require(
+            {*known["powered"], *known["batched"], *known["kernels_by_types"]} <= known["layouts"].keys(),
+            f"{where}: unknown types",
+        )
         require(
             [each.split(":")[0] in types and each.count(":") == 2 for each in known["layouts"]], f"{where}: bad types"
         )

@@ -146,13 +146,15 @@ def _block(features: Mapping[str, Floats]) -> Block:
 
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
-    m, n, k, ab, cd = (rows[name] for name in (*EXTENTS, "ab_bytes", "cd_bytes"))
+    m, n, k, ab, cd, batch = (rows[name] for name in (*EXTENTS, "ab_bytes", "cd_bytes", "batch"))
     mn, mk, nk = m * n, m * k, n * k
     roof = np.maximum(work.compute_ms, work.memory_ms)
     yield _block(
         {
             **{"log2_m": m, "log2_n": n, "log2_k": k, "log2_mn": mn, "log2_mk": mk, "log2_nk": nk},
             **{"log2_aspect": m / n, "log2_depth": k / np.sqrt(mn)},
+            # Sizes are of one product; work and traffic are of the whole batch.
+            "log2_batch": batch,
             "log2_flops": work.flops,
             "log2_bytes": work.bytes,
             "log2_intensity": work.flops / work.bytes,
@@ -163,7 +165,7 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
         }
     )
     # Shares of the L2 that the problem and its operands take.
-    yield _OPERANDS, np.array([work.bytes, mk * ab, nk * ab, mn * cd]) / card.l2_bytes
+    yield _OPERANDS, np.array([work.bytes, mk * ab * batch, nk * ab * batch, mn * cd * batch]) / card.l2_bytes
 
 
 _OPERANDS = ("log2_l2", "log2_l2_a", "log2_l2_b", "log2_l2_d")
@@ -218,7 +220,7 @@ _OVER = tuple(f"log2_choice_{number}" for number in range(COMPARED))
 def _library(rows: Configurations, work: Work, library: Library, card: Card) -> Iterator[Block]:
     """What a library that may choose its tiles would face."""
     extents = np.array([rows["m"], rows["n"]])
-    squares = np.multiply.reduce(np.ceil(extents / 128))
+    squares = np.multiply.reduce(np.ceil(extents / 128)) * rows["batch"]
     yield _EFFICIENCIES, library.efficiency
     yield _block(
         {

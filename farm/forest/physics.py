@@ -54,15 +54,15 @@ LOAD_BYTES = 16
 
 
 def flops_of(rows: Configurations) -> Floats:
-    """2·m·n·k operations of each row."""
-    return 2.0 * rows["m"] * rows["n"] * rows["k"]
+    """2·m·n·k operations of each product of each row's batch."""
+    return 2.0 * rows["m"] * rows["n"] * rows["k"] * rows["batch"]
 
 
 def compulsory_bytes(rows: Configurations) -> Floats:
-    """Bytes of each row with A and B read once, D written once, and C read once where beta is not 0."""
+    """Bytes of each row's batch with A and B read once, D written once, and C read once where beta is not 0."""
     m, n, k = rows["m"], rows["n"], rows["k"]
     inputs, outputs = (m * k + k * n) * rows["ab_bytes"], m * n * rows["cd_bytes"]
-    return inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)
+    return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)) * rows["batch"]
 
 
 def load_bytes(rows: Configurations) -> Floats:
@@ -102,8 +102,8 @@ class Library:
     @classmethod
     def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
         m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
-        outputs = m * n
-        blocks = np.ceil(m / _TILE_ROWS) * np.ceil(n / _TILE_COLUMNS)
+        outputs = m * n * rows["batch"]
+        blocks = np.ceil(m / _TILE_ROWS) * np.ceil(n / _TILE_COLUMNS) * rows["batch"]
         efficiency = outputs / (np.ceil(blocks / count) * (count * _TILE_AREA))
         wave_ms = _TILE_WORK * count * k / work.peak
         # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
@@ -119,7 +119,8 @@ class Library:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel whose tiles are known covers a problem; NaN where they are not."""
+    """How a kernel whose tiles are known covers a problem; NaN where they are not. The grid is of one product of a batch, the blocks
+    are of all."""
 
     rows: Floats
     columns: Floats
@@ -173,7 +174,8 @@ class Tiling:
         held = np.minimum(held, card.shared_bytes / (shared + _BLOCK_BYTES))
         resident = np.fmax(1.0, np.floor(np.minimum(held, card.blocks)))
         grid_rows, grid_columns = np.ceil(given["m"] / rows), np.ceil(given["n"] / columns)
-        blocks, steps = grid_rows * grid_columns * slices, np.ceil(given["k"] / slices / depth)
+        blocks = grid_rows * grid_columns * slices * given["batch"]
+        steps = np.ceil(given["k"] / slices / depth)
         waves = np.ceil(blocks / card.multiprocessors)
         compute_ms = waves * card.multiprocessors * 2.0 * rows * columns * steps * depth / work.peak
         return cls(

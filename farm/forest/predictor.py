@@ -19,7 +19,7 @@ from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Tex
 from .described import FORMAT, description_of
 from .energy import Energies
 from .features import Seen, see
-from .reach import Measured, Reach
+from .reach import PROBLEM_NUMBERS, Measured, Reach
 from .timing import Timing
 from .trees import Grove, Trees
 
@@ -285,7 +285,7 @@ class Predictor:
         return means, spreads
 
     def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows have a family, types and a layout that the model was trained on together."""
+        """Which rows have a family, types and a layout that the model was trained on together, and no batch if it learned none."""
         families, types = list(self.vocabulary.families), list(self.vocabulary.usual_output)
         named = (frame["family"].isin(families) & frame["ab"].isin(types)).to_numpy()
         found = np.zeros(len(frame), dtype=bool)
@@ -323,7 +323,7 @@ class Predictor:
             folder / _PROBLEMS,
             kinds=np.array(list(problems), "U"),
             counts=np.array([len(each) for each in problems.values()], "int64"),
-            problems=np.concatenate([np.empty((0, 6), "int64"), *problems.values()]),
+            problems=np.concatenate([np.empty((0, PROBLEM_NUMBERS), "int64"), *problems.values()]),
         )
         for targets, trees in self.forests.items():
             trees.save(folder / _file_of(targets))
@@ -366,7 +366,7 @@ class Predictor:
             bursts = Bursts(trees, tuple(described["burst_kinds"]))
         made = cls(
             Card.from_json(described["card"]),
-            Vocabulary.from_json(described["vocabulary"], _problems(content(_PROBLEMS))),
+            Vocabulary.from_json(described["vocabulary"], _problems(content(_PROBLEMS), described["format"])),
             features,
             forests,
             intervals,
@@ -394,12 +394,14 @@ class Predictor:
             raise BadFiles(f"{DESCRIPTION}: the model cannot predict what it knows: {error}") from error
 
 
-def _problems(content: bytes) -> dict[str, Array]:
-    """The measured problems, by family and types. Raises `BadFiles`."""
+def _problems(content: bytes, number: int) -> dict[str, Array]:
+    """The measured problems of a model of format `number`, by family and types. Raises `BadFiles`."""
+    # Formats before do not say the batch, which comes last.
+    stored = PROBLEM_NUMBERS if number == FORMAT else PROBLEM_NUMBERS - 1
     expected = {
         "kinds": Expected("U", (None,)),
         "counts": Expected("<i8", (None,)),
-        "problems": Expected("<i8", (None, 6)),
+        "problems": Expected("<i8", (None, stored)),
     }
     found = read_arrays(content, _PROBLEMS, expected)
     kinds, counts, problems = found["kinds"].tolist(), found["counts"], found["problems"]
@@ -407,6 +409,7 @@ def _problems(content: bytes) -> dict[str, Array]:
     require((counts >= 0) & (counts <= len(problems)), f"{_PROBLEMS}: counts of problems that are not there")
     require(sum(counts.tolist()) == len(problems), f"{_PROBLEMS}: counts of problems that are not there")
     require(problems >= 1, f"{_PROBLEMS}: a problem without extents")
+    problems = np.pad(problems, ((0, 0), (0, PROBLEM_NUMBERS - stored)), constant_values=1)
     return dict(zip(kinds, np.split(problems, np.cumsum(counts)[:-1]), strict=True)) if kinds else {}
 
 

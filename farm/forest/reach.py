@@ -1,7 +1,7 @@
 """How far rows lie from what was measured: from the nearest measured problem of their family and types, and whether their kernel
 was measured in these types.
 
-The distance is Euclidean, in octaves (factors of two) over m, n, k and, at half their weight, the alignments of the leading
+The distance is Euclidean, in octaves (factors of two) over m, n, k, batch and, at half their weight, the alignments of the leading
 dimensions of A, B and C. `benchmarks/outside.py` shows how errors grow with it.
 """
 
@@ -23,9 +23,12 @@ MAX_PROBLEMS = 2000
 _WIDEST_ALIGNMENT = 16
 """Elements beyond which alignment makes no difference to a distance: the widest load has 16 bytes."""
 
-_COLUMNS = (*EXTENTS, "alignment of A", "alignment of B", "alignment of C")
-_WEIGHTS = np.array([1.0, 1.0, 1.0, 0.5, 0.5, 0.5], "float32")
+_COLUMNS = (*EXTENTS, "alignment of A", "alignment of B", "alignment of C", "batch")
+_WEIGHTS = np.array([1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 1.0], "float32")
 """Of the columns in a distance."""
+
+PROBLEM_NUMBERS = len(_COLUMNS)
+"""Numbers that say where a problem lies."""
 
 _NAMED = 0.5
 """A column is named where it makes up at least this share of what the largest part of a distance does."""
@@ -36,13 +39,14 @@ BLAS works on them in the thread that asks."""
 
 
 def problems_of(rows: Configurations) -> Array:
-    """m, n, k and the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), int64 [rows, 6]."""
+    """m, n, k, the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), and the batch: int64
+    [rows, 7]."""
     aligned = np.minimum(rows.alignments, _WIDEST_ALIGNMENT)
-    return np.array([*(rows[name] for name in EXTENTS), *aligned]).T.astype("int64")
+    return np.array([*(rows[name] for name in EXTENTS), *aligned, rows["batch"]]).T.astype("int64")
 
 
 def positions(problems: Array) -> Array:
-    """Where problems lie: a difference of 1 is an octave. [problems, 6] in float32."""
+    """Where problems lie: a difference of 1 is an octave. [problems, 7] in float32."""
     found: Array = np.log2(problems).astype("float32") * _WEIGHTS
     return found
 
@@ -72,7 +76,7 @@ class Measured:
     types: Sequence[str]
     problems: Sequence[Array]
     points: Sequence[Array]
-    # [7, points]: -p, and |p|² / 2. With x and 1 they make |p|² / 2 - p·x, which is least where p is nearest to x.
+    # [8, points]: -p, and |p|² / 2. With x and 1 they make |p|² / 2 - p·x, which is least where p is nearest to x.
     searched: Sequence[Array]
     # Keys of the kernels of a family and types, and of those of a family; sorted.
     kernels: Array
@@ -98,7 +102,7 @@ class Measured:
                 kinds.append(f"{name}:{measured}")
                 ab, *usual = measured.split(":")
                 types.append(ab if vocabulary.usual_output.get(ab) == tuple(usual) else measured)
-        problems = [vocabulary.problems.get(kind, np.empty((0, 6), "int64")) for kind in kinds]
+        problems = [vocabulary.problems.get(kind, np.empty((0, PROBLEM_NUMBERS), "int64")) for kind in kinds]
         points = [positions(each) for each in problems]
         searched = [np.vstack([-each.T, np.square(each).sum(axis=1) / 2]) for each in points]
         return cls(
@@ -124,7 +128,7 @@ class Measured:
         return Reach(distance, unmeasured, outside, Text(kind, self.kinds))
 
     def _distances(self, kind: Array, problems: Array) -> tuple[Floats, Array]:
-        """Octaves to the nearest measured problem, and that problem [rows, 6]."""
+        """Octaves to the nearest measured problem, and that problem [rows, 7]."""
         if len(kind) == 1:
             return self._to_nearest(int(kind[0]), problems)
         # Tables have many kernels on one problem.

@@ -83,7 +83,7 @@ class Loops:
 
     @classmethod
     def of(cls, rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card) -> Loops:
-        m, n, k, ab = (rows[name] for name in ("m", "n", "k", "ab_bytes"))
+        m, n, k, ab, batch = (rows[name] for name in ("m", "n", "k", "ab_bytes", "batch"))
         tile_m, tile_n, depth, slices = tiling.rows, tiling.columns, tiling.depth, tiling.slices
         # A family without clusters has blocks by themselves; one without stream-k shares no tiles.
         alone = np.fmax(np.array([rows.parameter(name) for name in ("cluster_m", "cluster_n", "stream_k")]), _ALONE)
@@ -93,16 +93,16 @@ class Loops:
         (grid_m, grid_n), (clusters_m, clusters_n) = launched * clusters, launched
         loads = np.minimum(rows.alignments[:2], LOAD_BYTES / ab)
         columns = {
-            "blocks": grid_m * grid_n * slices,
+            "blocks": grid_m * grid_n * slices * batch,
             "steps": tiling.steps,
             "resident": tiling.resident,
             "bytes": work.bytes,
             # What tiles read of the L2: A once for each column of tiles, and B for each row of them.
-            "strips": np.maximum((clusters_n * m + clusters_m * n) * k * ab, 1.0),
+            "strips": np.maximum((clusters_n * m + clusters_m * n) * k * ab * batch, 1.0),
             "step_ms": 2.0 * tile_m * tile_n * depth * card.multiprocessors / work.peak,
             **{name: tile * depth / at_once for name, tile, at_once in zip("ab", (tile_m, tile_n), loads, strict=True)},
-            "sliced": (slices > 1) * (_ADDING_MS + m * n * 4.0 * slices / card.bytes_per_ms),
-            "summed": _ADDING_MS + m * n * 8.0 / card.bytes_per_ms,
+            "sliced": (slices > 1) * (_ADDING_MS + m * n * batch * 4.0 * slices / card.bytes_per_ms),
+            "summed": _ADDING_MS + m * n * batch * 8.0 / card.bytes_per_ms,
             "area": tile_m * tile_n / 128**2,
             "stream": stream,
         }

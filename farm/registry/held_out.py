@@ -89,13 +89,14 @@ class HeldOut:
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
-    """A model's prediction of each row; NaN for rows of a kind (family, types, layout) that it refuses."""
+    """A model's prediction of each row; NaN for rows of a kind (family, types, layout, in a batch or not) that it refuses."""
     import pandas as pd
 
     try:
         return ask(rows)[list(OUTPUTS)]
     except _REFUSALS:
-        kinds = [part for _, part in rows.groupby(_KIND, sort=False)]
+        batched = rows["batch"].fillna(1) > 1 if "batch" in rows else pd.Series(False, rows.index)
+        kinds = [part for _, part in rows.groupby([*_KIND, batched], sort=False)]
         if len(kinds) < 2:
             return pd.DataFrame(float("nan"), rows.index, list(OUTPUTS))
         return pd.concat([answers(ask, part) for part in kinds]).loc[rows.index]

@@ -15,6 +15,7 @@ from farm.errors import ModelUnreadable, NotPredictable, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
+    from farm.forest.columns import Bools
     from farm.forest.predictor import Predictor
     from farm.protocols import Time
     from farm.registry.models import ModelInfo
@@ -37,8 +38,17 @@ class Model:
 
     @cached_property
     def families(self) -> dict[str, Any]:
-        """The measured types, layouts and kernels of each family: see `Vocabulary.measured`."""
+        """The measured types, layouts, batches and kernels of each family: see `Vocabulary.measured`."""
         return self._predictor.vocabulary.measured()
+
+    @property
+    def batches(self) -> str:
+        """Of what the model has learned batches, as the end of a sentence."""
+        return self._predictor.vocabulary.batches
+
+    def known(self, table: pd.DataFrame) -> Bools:
+        """Which rows of a table of raw columns have a family, types, a layout and a batch that the model can predict."""
+        return self._predictor.known(table)
 
     def require_time(self, time: Time | None) -> None:
         """Raises `NotPredictable` unless the model knows that time; None is the time of its own rows."""
@@ -88,7 +98,7 @@ def predictor_of(model: ModelInfo, files: Mapping[str, bytes]) -> Predictor:
     try:
         found = format_of(files.get(DESCRIPTION, b""))
         if found not in READABLE:
-            formats = " and ".join(map(str, READABLE))
+            formats = f"{READABLE[0]} to {READABLE[-1]}"
             raise BadFiles(
                 f"its arrays are of format {found}, and this version of the farm reads the formats {formats}"
             )

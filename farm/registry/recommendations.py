@@ -89,7 +89,10 @@ def recommend(
     device_type, asked = model.device_type, list(families) or list(known)
     of_cpu = kind_named_by(device_type) is DeviceKind.CPU  # limits of CPUs are unknown
     device = None if of_cpu else traits_of_type(device_type)
-    fitting = [name for name in asked if _knows(known[name], problem)]
+    of_kind = [name for name in asked if _knows(known[name], problem)]
+    fitting = [name for name in of_kind if problem.batch == 1 or _types(problem) in known[name]["batched"]]
+    if of_kind and not fitting:
+        raise NotPredictable(why=f"batch is {problem.batch}, and this version has learned from {model.batches}")
     if not fitting:
         seen = "; ".join(f"{name} with {_types_text(known[name])}" for name in asked)
         raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")

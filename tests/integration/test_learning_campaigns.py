@@ -19,13 +19,13 @@ from farm.db import batches, learning, measurements, progress, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.errors import TaskLost
-from farm.measurement import is_test_row
+from farm.measurement import TEST_ROW, is_test_row
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
 from support import learning_curves
 from support.commands import farm_here, refused
 from support.learning_campaigns import begun, decided, learning_campaign, measure, requested, state
-from support.samples import cpu, document
+from support.samples import cpu, document, landed, row
 from trainer import rounds
 from trainer.table import read_test_table, read_training_table
 
@@ -131,6 +131,17 @@ def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, su
     with engine.connect() as connection:
         assert len(read_training_table(connection, "cpu-test")) == 20
         assert sum(is_test_row(row["details"]) for row in measurements.read(connection)) == 40
+
+
+def test_a_test_row_of_one_batch_leaves_the_other_batches_to_learn_from(engine: Engine, device: int) -> None:
+    lines = [f"blas() 64x64x64 f32{batch}" for batch in ("", " batch=4", " batch=8")]
+    labelled = row(1.0, source="recorded", details={"purpose": TEST_ROW["purpose"]})
+    landed(engine, device, [*((line, row(1.0)) for line in lines), (lines[1], labelled)])
+    with engine.connect() as connection:
+        learned = read_training_table(connection, "cpu-test")
+        tested = read_test_table(connection, "cpu-test", any_source=True)
+    assert learned["batch"].tolist() == [1, 8]
+    assert tested["batch"].tolist() == [4]
 
 
 def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(

@@ -74,6 +74,25 @@ def blas_table(sizes: Sequence[int] = (64, 128, 256), *, threads: Sequence[int] 
     return as_training_table(table.assign(runtime_ms=runtime_ms, power_w=np.nan), family="blas", parameter="threads")
 
 
+BATCHED_TYPE = "nvidia-h200"
+
+
+def batched_table(batches: Sequence[int], *, shapes: int = 60, seed: int = 0) -> pd.DataFrame:
+    """cuBLASLt in f16: each of the batches on random small shapes.
+
+    A product of a batch takes the longer of computing at 600 TFLOP/s and of memory at 4 TB/s; a launch of all of them 3 us.
+    """
+    draw = np.random.default_rng(seed)
+    m, n, k = (8 * np.exp2(draw.uniform(3, 7, (3, shapes))).round()).astype("int64")
+    of_shapes = pd.DataFrame({"m": m, "n": n, "k": k}).drop_duplicates()
+    table = of_shapes.merge(pd.DataFrame({"batch": list(batches)}), how="cross")
+    m, n, k, batch = (table[name].to_numpy("float64") for name in ("m", "n", "k", "batch"))
+    one_ms = np.maximum(2 * m * n * k / 6e11, 2 * (m * k + k * n + m * n) / 4e9)
+    table = table.assign(runtime_ms=0.003 + batch * one_ms, power_w=np.nan, algorithm=0)
+    usual = {"device_type": BATCHED_TYPE, "ab": "f16", "cd": "f16", "acc": "f32"}
+    return as_training_table(table, family="cublaslt", parameter="algorithm").assign(**usual)
+
+
 def as_training_table(table: pd.DataFrame, *, family: str = "tiled", parameter: str = "tile") -> pd.DataFrame:
     """The columns that the trainer learns from, as the database gives them."""
     parameters = [{parameter: int(value)} for value in table[parameter]]

@@ -233,7 +233,7 @@ def test_a_kernel_of_other_types_is_said_to_be_unmeasured_in_these() -> None:
 def test_many_problems_are_represented_by_few_that_lie_near_them() -> None:
     random = np.random.default_rng(0)
     sizes = np.exp2(random.uniform(0, 14, size=(20_000, 3))).astype("int64")
-    problems = np.hstack([sizes, np.exp2(random.integers(0, 7, size=(20_000, 3))).astype("int64")])
+    problems = np.hstack([sizes, np.exp2(random.integers(0, 7, size=(20_000, 4))).astype("int64")])
     kept = representatives(problems)
     assert len(kept) == MAX_PROBLEMS
     np.testing.assert_array_equal(kept, representatives(problems[random.permutation(len(problems))]))
@@ -443,13 +443,19 @@ def test_a_row_goes_the_same_way_at_a_threshold_itself() -> None:
     shape=st.tuples(*[st.integers(1, 20_000)] * 3),
     types=st.sampled_from(["f64", "f32", "f16", "f8e4m3", "i8", "f16:f32:f32"]),
     beta=st.sampled_from([0.0, 0.5]),
+    batch=st.sampled_from([1, 3, 64]),
 )
 @settings(max_examples=50)
-def test_work_and_traffic_are_those_of_the_domain(shape: tuple[int, int, int], types: str, beta: float) -> None:
-    problem = Problem(Shape(*shape), ElementTypes.parse(types), Layout.NN, 1.0, beta)
+def test_work_and_traffic_are_those_of_the_domain(
+    shape: tuple[int, int, int], types: str, beta: float, batch: int
+) -> None:
+    problem = Problem(Shape(*shape), ElementTypes.parse(types), Layout.NN, 1.0, beta, batch)
     known = problem.types
     row = pd.DataFrame(
-        [dict(zip("mnk", map(float, shape), strict=True)) | {"ab": known.ab, "cd": known.cd, "beta": beta}]
+        [
+            dict(zip("mnk", map(float, shape), strict=True))
+            | {"ab": known.ab, "cd": known.cd, "beta": beta, "batch": batch}
+        ]
     )
     rows = MODEL.vocabulary.read(row.assign(family="tiled"))
     assert flops_of(rows)[0] == problem.flops

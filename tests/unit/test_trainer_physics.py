@@ -28,7 +28,15 @@ _KERNELS = ("tile", "tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "stages", 
 def table(**columns: Any) -> pd.DataFrame:
     """Rows as `configurations` gives them, of the shape 4096 x 4096 x 4096 in f32 unless they say otherwise."""
     usual: dict[str, Any] = {"m": 4096, "n": 4096, "k": 4096, "ab": "f32", "cd": "f32", "acc": "f32", "layout": "nn"}
-    usual |= {"alpha": 1.0, "beta": 0.0, "family": "cutlass", "runtime_ms": 1.0, "power_w": np.nan, "energy_mj": np.nan}
+    usual |= {
+        "alpha": 1.0,
+        "beta": 0.0,
+        "batch": 1,
+        "family": "cutlass",
+        "runtime_ms": 1.0,
+        "power_w": np.nan,
+        "energy_mj": np.nan,
+    }
     given = usual | columns
     rows = max((len(value) for value in given.values() if isinstance(value, list)), default=1)
     frame = pd.DataFrame({name: value if isinstance(value, list) else [value] * rows for name, value in given.items()})
