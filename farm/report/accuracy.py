@@ -71,26 +71,16 @@ def _accuracy(uri: str, results: Results, kind: int, trust: Trust) -> Accuracy:
 
 
 def _predicted(model: Model, results: Results, points: Ints) -> dict[str, Floats]:
-    """Values by target [all points], NaN for families, types and layouts that the model has not seen."""
-    layouts = {
-        (family, types, layout)
-        for family, about in model.families.items()
-        for types, found in about["layouts"].items()
-        for layout in found
-    }
-    known = np.array([point for point in points if _kind(results, int(point)) in layouts], np.int64)
+    """Values by target [all points], NaN for families, types, layouts and batches that the model does not know."""
+    table = _frame(results, points)
+    can = model.known(table)
+    known = points[can]
     found = {target: np.full(len(results), np.nan) for target in TARGETS}
     if len(known):
-        answers = registry.predict_table(model, _frame(results, known))
+        answers = registry.predict_table(model, table[can].reset_index(drop=True))
         for target in TARGETS:
             found[target][known] = answers[target].to_numpy(np.float64)
     return found
-
-
-def _kind(results: Results, point: int) -> tuple[str, str, str]:
-    problem = results.problems[results.problem[point]]
-    types = problem.types
-    return results.kernels[results.kernel[point]].family, f"{types.ab}:{types.cd}:{types.acc}", str(problem.layout)
 
 
 def _frame(results: Results, points: Ints) -> pd.DataFrame:

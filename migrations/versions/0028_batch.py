@@ -15,6 +15,7 @@ branch_labels = None
 depends_on = None
 workers_from = "0028"
 sql = (
+    "sql/functions/test_sets.sql",
     "sql/views/v_all_measurements.sql",
     "sql/views/v_best_kernels.sql",
     "sql/views/v_measurements.sql",
@@ -33,4 +34,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.execute(f"DROP VIEW IF EXISTS {_VIEWS}")
+    op.execute("DROP FUNCTION IF EXISTS keep_test_sets_apart CASCADE")  # with its trigger
     op.execute("ALTER TABLE configurations DROP COLUMN batch")

@@ -155,6 +155,19 @@ def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(
     """)
     with pytest.raises(IntegrityError, match="is in the test set of its campaign"), engine.begin() as connection:
         connection.execute(move)
+    other_batch = text("""
+        WITH one AS (
+            SELECT c.* FROM configurations c JOIN jobs j ON j.configuration_id = c.id
+            JOIN lanes l ON l.id = j.lane_id AND l.purpose = 'test' LIMIT 1
+        ), batched AS (
+            INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, batch, family, parameters)
+            SELECT gen_random_uuid(), m, n, k, ab, cd, acc, layout, alpha, beta, 4, family, parameters FROM one
+            RETURNING id
+        )
+        INSERT INTO jobs (lane_id, configuration_id) SELECT l.id, b.id FROM lanes l, batched b WHERE l.purpose = 'learn'
+    """)
+    with engine.begin() as connection:
+        assert connection.execute(other_batch).rowcount == 1
 
 
 def test_a_trainer_that_lost_its_training_decides_nothing(engine: Engine, device: int, submit: Submit) -> None:
