@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sqlalchemy import Engine
@@ -22,9 +21,6 @@ from farm.protocols import Time
 from farm.registry import ModelInfo, Protocol
 from farm.registry.predictions import TIME_COLUMNS
 from farm.settings import settings
-
-if TYPE_CHECKING:
-    pass
 
 NOT_PREDICTED = "No predictions for"
 """Start of the notes on groups without predictions."""
