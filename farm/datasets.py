@@ -17,8 +17,7 @@ import farm
 from farm.errors import BadRecording, NoSuchDataset
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
-from farm.recording import check_columns, provenance_in, readable, readable_in_steps
-from farm.schema.results import CONFIGURATION
+from farm.recording import check_columns, configuration_columns, provenance_in, readable, readable_in_steps
 
 ROWS_AT_A_TIME = 65_536
 
@@ -126,8 +125,8 @@ def _batches(path: Path) -> Iterator[list[tuple[str | None, Configuration]]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        named = DEVICE_COLUMN in file.schema_arrow.names
-        columns = [*CONFIGURATION, *([DEVICE_COLUMN] if named else [])]
+        found_columns = file.schema_arrow.names
+        columns = [*configuration_columns(found_columns), *({DEVICE_COLUMN} & {*found_columns})]
         for batch in file.iter_batches(ROWS_AT_A_TIME, columns=columns):
             try:
                 found = [

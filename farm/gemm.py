@@ -181,6 +181,10 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
+PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "batch")
+"""The columns of a row that make its problem."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A matrix multiplication, or a batch of equal ones, without the kernel that computes it.

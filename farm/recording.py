@@ -77,6 +77,11 @@ def readable_in_steps(
     return read
 
 
+def configuration_columns(found: Collection[str]) -> list[str]:
+    """The columns of a configuration that a recording with these columns has."""
+    return [name for name in CONFIGURATION if name in found]
+
+
 def check_columns(path: Path, found: Collection[str], needed: Collection[str] = NEEDED_COLUMNS) -> None:
     """Raises `MissingColumns` if a required column is missing."""
     missing = [name for name in needed if name not in found]

@@ -18,8 +18,8 @@ from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
 from farm.forest.columns import REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
-from farm.gemm import INPUT_TYPES, ElementType, ElementTypes
-from farm.kernels import FAMILIES, PROBLEM_COLUMNS
+from farm.gemm import INPUT_TYPES, PROBLEM_COLUMNS, ElementType, ElementTypes
+from farm.kernels import FAMILIES
 from farm.measurement import TEST_ROW, Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 from trainer.choice import CHOSEN, FAMILY, chosen

@@ -21,7 +21,7 @@ from farm.compare.statistics import Floats, Ints
 from farm.compare.summaries import ComparedDevice
 from farm.db.arrow_columns import Words, coded, keys, numbers, read, storage, words
 from farm.db.device_sessions import OVERLAPPED
-from farm.kernels import PROBLEM_COLUMNS
+from farm.gemm import PROBLEM_COLUMNS
 
 _DEVICES = text("""
 SELECT d.id, d.uuid, d.type, h.name, d.facts->>'provenance'

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from farm.db.rounds import PROBLEM
+from farm.db.problem_sql import PROBLEM
 from farm.db.states import FailureKind, JobState
 
 # An open job is in an open batch, or waits (perhaps for its kernels).

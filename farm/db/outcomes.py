@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from farm.db.filters import COLUMNS, EVERYTHING, Filter, computed
-from farm.db.rounds import PROBLEM
-from farm.kernels import PROBLEM_COLUMNS
+from farm.db.problem_sql import PROBLEM
+from farm.gemm import PROBLEM_COLUMNS
 from farm.schema.results import EXPORTED
 
 _NARROWED = """

@@ -17,13 +17,11 @@ from farm.campaign import Destination, PlannedJob, PoolSpec
 from farm.campaign.strategies import Search, ShortRounds
 from farm.db import staging
 from farm.db.device_sessions import OVERLAPPED
+from farm.db.problem_sql import PROBLEM
 from farm.devices import Backend, DeviceTraits
-from farm.kernels import BASELINES, FAMILIES, PROBLEM_COLUMNS, problem_of
+from farm.kernels import BASELINES, FAMILIES, problem_of
 from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules
-
-PROBLEM = ", ".join(f"c.{column}" for column in PROBLEM_COLUMNS)
-"""Columns that identify the problem of a configuration (c)."""
 
 WITH_BASELINE = [family.name for family in FAMILIES.values() if family.kind in BASELINES]
 """The families that run on devices with a baseline."""

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from farm.kernels.configuration import (
         BASELINES,
         MEMORY_SHARE,
-        PROBLEM_COLUMNS,
         Configuration,
         Kernel,
         problem_columns,

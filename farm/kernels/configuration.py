@@ -62,9 +62,6 @@ def _batch(text: str) -> int:
         raise BadBatch(value=text, largest=MAX_EXTENT) from None
 
 
-PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "batch")
-"""The columns of a row that make its problem."""
-
 _CANONICAL = re.compile(
     r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
     r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?(?:\s+batch=(?P<batch>\S+))?"

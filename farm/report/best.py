@@ -17,7 +17,7 @@ from sqlalchemy import Connection, text
 from farm import both_times
 from farm.campaign import Campaign, plan
 from farm.db import campaigns
-from farm.db.rounds import PROBLEM
+from farm.db.problem_sql import PROBLEM
 from farm.devices import DeviceKind
 from farm.gemm import Problem
 from farm.kernels import BASELINES, Configuration, Kernel, problem_of

@@ -17,7 +17,7 @@ from farm.campaign import Campaign
 from farm.compare.comparison import Comparison
 from farm.db import arrow_columns, campaigns, learning, sentinels
 from farm.db.sentinels import SentinelSeries
-from farm.kernels import PROBLEM_COLUMNS
+from farm.gemm import PROBLEM_COLUMNS
 from farm.report.accuracy import Accuracy
 from farm.report.best import BestKernel, best
 from farm.report.operand_effects import OperandEffect, operand_effects

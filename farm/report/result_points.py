@@ -12,9 +12,9 @@ import numpy as np
 
 from farm.compare.statistics import Floats, Ints, medians_at
 from farm.formatting import problem_text, types_of_text
-from farm.gemm import ElementType, Problem
+from farm.gemm import PROBLEM_COLUMNS, ElementType, Problem
 from farm.gpus import Gpu, find_gpu
-from farm.kernels import PROBLEM_COLUMNS, Kernel, problem_columns, problem_of
+from farm.kernels import Kernel, problem_columns, problem_of
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 

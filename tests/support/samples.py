@@ -9,7 +9,8 @@ from sqlalchemy import Engine, text
 
 from farm.db import measurements
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits, traits_of_capability
-from farm.kernels import PROBLEM_COLUMNS, Configuration
+from farm.gemm import PROBLEM_COLUMNS
+from farm.kernels import Configuration
 from farm.measurement import Measurement
 
 

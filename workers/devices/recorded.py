@@ -19,9 +19,9 @@ from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, FarmError, InvalidOnDevice, UnknownDeviceSelection
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules, Source
-from farm.recording import UNSTATED_IN_RECORDINGS
+from farm.recording import UNSTATED_IN_RECORDINGS, configuration_columns
 from farm.schema.column import ColumnType
-from farm.schema.results import CONFIGURATION, RESULTS
+from farm.schema.results import RESULTS
 from farm.vendors import RECORDED, device_type_of
 from workers.devices import recording
 from workers.devices.recording import DEVICE_COLUMN, ID_COLUMN, JSON_COLUMNS, RESULT_COLUMNS
@@ -156,10 +156,11 @@ class _Rows:
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
         first: Configuration | None = None
         optional = [*([ID_COLUMN] if stored else []), *([DEVICE_COLUMN] if device else []), *objects]
-        for whole in recording.batches(path, [*CONFIGURATION, *optional, *wanted]):
+        configured = configuration_columns(present)
+        for whole in recording.batches(path, [*configured, *optional, *wanted]):
             batch = whole if device is None else whole.filter(pc.equal(whole.column(DEVICE_COLUMN), device))
             if first is None and batch.num_rows:
-                first = _configuration(batch.slice(0, 1).select(list(CONFIGURATION)).to_pylist()[0], path)
+                first = _configuration(batch.slice(0, 1).select(configured).to_pylist()[0], path)
             ids.append(_ids_of(batch, path, stored=stored))
             for name in wanted:
                 parts[name].append(_values_of(batch.column(name), name))
@@ -236,7 +237,7 @@ def _ids_of(batch: Any, path: Path, *, stored: bool) -> bytes:
     """The ids of a batch's rows, from the file where it has them and they are this version's, otherwise made."""
     given = batch.column(ID_COLUMN).to_pylist() if stored else None
     step = max(1, batch.num_rows // CHECKED_IDS)
-    names = batch.select(list(CONFIGURATION))
+    names = batch.select(configuration_columns(batch.schema.names))
     if given is not None and None not in given:
         sample = names.take(list(range(0, batch.num_rows, step))).to_pylist()
         if [_id(row, path) for row in sample] == given[::step]:
