@@ -84,6 +84,22 @@ def test_a_recording_from_before_a_column_has_none_of_it(tmp_path: Path) -> None
     assert (row.power_w, row.runtime_settled_ms) == (301.0, None)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_batches_are_recorded_and_a_recording_without_them_is_read(tmp_path: Path, suffix: str) -> None:
+    lines = [f"cublaslt() 64x64x64 f16{batch}" for batch in ("", " batch=8")]
+    configured = [Configuration.parse(line) for line in lines]
+    written = [{"configuration": one, "runtime_ms": float(i + 1)} for i, one in enumerate(configured)]
+    both, older = tmp_path / f"both.{suffix}", tmp_path / "older.parquet"
+    write_recording(both, written, H200)
+    device = opened(both)
+    assert [device.measure(one, RULES).runtime_ms for one in configured] == [1.0, 2.0]
+    write_recording(older, written[:1], H200)
+    pq.write_table(pq.read_table(older).drop_columns(["batch"]), older)
+    assert opened(older).measure(configured[0], RULES).runtime_ms == 1.0
+    with pytest.raises(InvalidOnDevice):
+        opened(older).measure(configured[1], RULES)
+
+
 def test_the_device_carries_its_origin(path: Path) -> None:
     identity = recorded.identify(path, 0.5)
     assert (identity.type, identity.backend) == ("recorded-nvidia-h200", Backend.RECORDED)
