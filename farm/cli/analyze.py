@@ -29,6 +29,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.errors import AmbiguousDevice, BadInput, NotFound, UnknownDevice
 from farm.formatting import some_of
+from farm.kernels import problem_columns
 from farm.settings import settings
 
 app = typer.Typer(help="Study measurements.", no_args_is_help=True)
@@ -171,18 +172,11 @@ def _document(study: DeviceTiles) -> dict[str, Any]:
 
 
 def _problem_document(problem: ProblemTiles) -> dict[str, Any]:
-    p, fastest, thriftiest, trade = problem.problem, problem.fastest, problem.thriftiest, problem.trade
+    fastest, thriftiest, trade = problem.fastest, problem.thriftiest, problem.trade
     return {
         "label": problem.label,
-        **asdict(p.shape),
-        **{name: str(kind) for name, kind in asdict(p.types).items()},
-        **{
-            "layout": str(p.layout),
-            "alpha": p.alpha,
-            "beta": p.beta,
-            "batch": p.batch,
-            "distribution": problem.distribution,
-        },
+        **problem_columns(problem.problem),
+        "distribution": problem.distribution,
         "rows": problem.rows,
         "devices": problem.devices,
         "baseline": problem.baseline,
