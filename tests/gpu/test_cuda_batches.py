@@ -11,7 +11,7 @@ from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import Layout
 from farm.kernels import Configuration
 from farm.operands import OperandRules
-from support.quick import QUICK
+from support.quick import QUICK, supported
 from workers.devices import cuda_verify
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT
@@ -23,14 +23,6 @@ from workers.measure.verify import error_bound, verify
 TYPES = ["f64", "f32", "tf32", "f16", "f16:f32:f32", "bf16", "i8", "f8e4m3", "f8e4m3e5m2"]
 SIZES = {"every element": "64x48x32", "groups": "512x320x256"}
 ASKED = QUICK.model_copy(update={"determinism": True})
-
-
-def supported(device: CudaDevice, text: str) -> Configuration:
-    configuration = Configuration.parse(text)
-    why = configuration.why_invalid(device.identity.traits)
-    if why is not None:
-        pytest.skip(why)
-    return configuration
 
 
 @pytest.mark.parametrize("types", TYPES)

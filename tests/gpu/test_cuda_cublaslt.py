@@ -7,7 +7,7 @@ import pytest
 from farm.errors import FarmError, InvalidOnDevice
 from farm.gemm import Layout
 from farm.kernels import Configuration
-from support.quick import QUICK
+from support.quick import QUICK, supported
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 
@@ -25,14 +25,6 @@ TYPES = [
     "f8e4m3e5m2",
     "f8e5m2e4m3",
 ]
-
-
-def supported(device: CudaDevice, text: str) -> Configuration:
-    configuration = Configuration.parse(text)
-    why = configuration.why_invalid(device.identity.traits)
-    if why is not None:
-        pytest.skip(why)
-    return configuration
 
 
 @pytest.mark.parametrize("types", TYPES)

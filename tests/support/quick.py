@@ -1,6 +1,8 @@
-"""Rules under which a test on a card takes little time, and launching once more."""
+"""For tests on a card: rules that take little time, configurations that it can run, and launching once more."""
 
 from __future__ import annotations
+
+import pytest
 
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
@@ -12,6 +14,15 @@ from workers.measure.operands import SetLayout
 from workers.measure.verify import Verification
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.005))
+
+
+def supported(device: CudaDevice, text: str) -> Configuration:
+    """The configuration; the test is skipped where the card cannot run it."""
+    configuration = Configuration.parse(text)
+    why = configuration.why_invalid(device.identity.traits)
+    if why is not None:
+        pytest.skip(why)
+    return configuration
 
 
 def launched_again(device: CudaDevice, configuration: Configuration, launches: int = 3) -> Verification:

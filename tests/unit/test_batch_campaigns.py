@@ -10,30 +10,14 @@ from typing import Any
 
 import pytest
 
-from farm.campaign import Campaign, KnownDevice, load, loads, plan
+from farm.campaign import Campaign, load, loads, plan
 from farm.campaign.domain import Points, random_points, sobol_points
 from farm.campaign.drawing import draw
-from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.gemm import Problem
+from support.known_devices import CPU, H200
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "campaigns"
-CPU = KnownDevice(
-    "CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2), Backend.CPU
-)
-H200 = KnownDevice(
-    "GPU-1",
-    "nvidia-h200",
-    "gpu01",
-    DeviceTraits(
-        kind=DeviceKind.CUDA,
-        memory_bytes=2**37,
-        max_threads_per_block=1024,
-        shared_memory_per_block_bytes=227 * 1024,
-        compute_capability=(9, 0),
-    ),
-    Backend.CUDA,
-)
 
 
 def campaign(problems: str, rest: str = "", *, kernels: str = "{family: cublaslt}", limit: int = 10_000) -> Campaign:

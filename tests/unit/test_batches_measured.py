@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -232,20 +233,9 @@ def test_a_processor_with_a_wrong_kernel_gives_no_row(
             d[place] = a[number] @ b[number]
 
     family = processor._families["blas"]
-    monkeypatch.setattr(type(family), "bind", lambda *_: _Bound(CpuKernel(multiply=wrong, details={})))
+    monkeypatch.setattr(type(family), "bind", lambda *_: nullcontext(CpuKernel(multiply=wrong, details={})))
     with pytest.raises(ElementNotWritten if mutation in LEFT_OUT else WrongResult):
         processor.measure(Configuration.parse(f"blas(threads=1) {shape} f32 batch={BATCH}"), QUICK)
-
-
-class _Bound:
-    def __init__(self, kernel: CpuKernel) -> None:
-        self._kernel = kernel
-
-    def __enter__(self) -> CpuKernel:
-        return self._kernel
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 # --- on a card ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import farm.campaign.drawing
-from farm.campaign import Campaign, KnownDevice, load, loads, plan, texts_named
+from farm.campaign import Campaign, load, loads, plan, texts_named
 from farm.campaign.domain import (
     COORDINATES,
     Layers,
@@ -36,25 +36,12 @@ from farm.campaign.named_shapes import MODELS
 from farm.campaign.problem_blocks import DomainBlock
 from farm.campaign.shape_files import parse_shapes
 from farm.campaign.weighted import Weighted
-from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import CampaignFileError, CampaignTooLarge, NothingToMeasure
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
+from support.known_devices import H200
 
 F32, F64, F16 = (ElementTypes.parse(name) for name in ("f32", "f64", "f16"))
-GPU = KnownDevice(
-    "GPU-1",
-    "nvidia-h200",
-    "gpu01",
-    DeviceTraits(
-        kind=DeviceKind.CUDA,
-        memory_bytes=2**37,
-        max_threads_per_block=1024,
-        shared_memory_per_block_bytes=227 * 1024,
-        compute_capability=(9, 0),
-    ),
-    Backend.CUDA,
-)
 
 ONE = LogRange(1, 1)
 SMALL = Ranges(m=LogRange(1, 4096), n=LogRange(16, 4096), k=LogRange(16, 4096), align=Weighted({1: 1, 8: 1}))
@@ -380,7 +367,7 @@ def test_a_plan_tells_what_was_drawn() -> None:
     campaign = campaign_of(
         problems=[{"domain": "serving-and-general", "types": ["f32", "f64"]}], constraints="flops <= 10**9"
     )
-    summary = plan(campaign, [GPU], allow_missing=False).summary()
+    summary = plan(campaign, [H200], allow_missing=False).summary()
     drawn = summary.drawn
     assert drawn is not None
     assert (drawn.problems, drawn.requested, drawn.configurations, summary.jobs) == (50, 50, 200, 200)
@@ -404,13 +391,13 @@ def test_a_plan_tells_what_was_drawn() -> None:
 
 def test_what_constraints_exclude_is_counted_among_the_kernels_of_the_drawn_problems() -> None:
     campaign = campaign_of(constraints=["tile <= 8", "m >= 8"])
-    summary = plan(campaign, [GPU], allow_missing=False).summary()
+    summary = plan(campaign, [H200], allow_missing=False).summary()
     assert (summary.configurations, summary.excluded_by_constraints) == (50 * 8, 50 * 24)
 
 
 def test_problems_that_no_kernel_runs_are_replaced_and_the_missing_types_are_told() -> None:
     problems = {"domain": "serving-and-general", "types": ["f32", "f16"]}  # tiled kernels have no f16
-    summary = plan(campaign_of(problems=problems), [GPU], allow_missing=False).summary()
+    summary = plan(campaign_of(problems=problems), [H200], allow_missing=False).summary()
     assert summary.drawn is not None
     assert summary.invalid == ()
     assert [(one.types, one.problems) for one in summary.drawn.by_types] == [("f16:f16:f32", 0), ("f32:f32:f32", 50)]
@@ -442,7 +429,7 @@ def test_a_problem_whose_kernels_the_constraints_exclude_is_replaced() -> None:
 )
 def test_a_domain_of_which_nothing_can_be_measured_is_an_error(fields: dict[str, object], why: str) -> None:
     with pytest.raises(NothingToMeasure) as raised:
-        plan(campaign_of(**fields), [GPU], allow_missing=False).summary()
+        plan(campaign_of(**fields), [H200], allow_missing=False).summary()
     pattern = why if "\\" in why else re.escape(why)
     assert re.search(f"asks for nothing that can be measured: {pattern}", str(raised.value))
 
@@ -452,7 +439,7 @@ def test_kernels_are_drawn_with_every_family_as_likely_as_any_other() -> None:
         kernels=[{"family": "cublaslt"}, {"family": "tiled", "tile": "1..32"}],
         search={"strategy": "random", "problems": 300, "kernels": 1},
     )
-    counts = {c.family: c.jobs for c in plan(campaign, [GPU], allow_missing=False).summary().counts}
+    counts = {c.family: c.jobs for c in plan(campaign, [H200], allow_missing=False).summary().counts}
     assert abs(counts["cublaslt"] - 150) < 4 * math.sqrt(75)
 
 
@@ -464,7 +451,9 @@ def test_a_random_search_keeps_the_binaries_of_kernels_that_are_built_ahead(prob
         search={"strategy": "random", "kernels": 2, **({"problems": 5} if "domain" in problems else {})},
     )
     jobs = [
-        job for job in plan(campaign, [GPU], allow_missing=False).jobs() if job.configuration.kernel.family == "cutlass"
+        job
+        for job in plan(campaign, [H200], allow_missing=False).jobs()
+        if job.configuration.kernel.family == "cutlass"
     ]
     assert jobs
     assert all(len(job.binaries) == 1 for job in jobs if job.invalid_reason is None)
@@ -496,7 +485,7 @@ def test_the_test_set_of_a_learning_campaign_is_drawn_once_for_all_of_its_jobs(m
         return draw(*blocks, **rest)
 
     monkeypatch.setattr(farm.campaign.drawing, "draw", counted)
-    planned = plan(campaign_of(search=LEARN), [GPU], allow_missing=False)
+    planned = plan(campaign_of(search=LEARN), [H200], allow_missing=False)
     problems: dict[int, set[Problem]] = {0: set(), 1: set()}
     for job in planned.jobs():
         problems[job.round].add(job.configuration.problem)

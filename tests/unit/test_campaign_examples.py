@@ -16,14 +16,12 @@ from farm.campaign.strategies import STRATEGIES
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.kernels import FAMILIES
 from farm.measurement import MeasuringRules
+from support.known_devices import CPU
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "campaigns").glob("*.yaml"))
 DOCS = (ROOT / "docs" / "campaigns.md").read_text()
 
-CPU = KnownDevice(
-    "CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2), Backend.CPU
-)
 GPU = KnownDevice(
     "GPU-1",
     "nvidia-h200",
