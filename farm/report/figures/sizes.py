@@ -40,7 +40,7 @@ def _against_size(results: Results, kind: int, points: Ints, quantity: str, unit
         name=slug(f"{quantity} {device_type}"),
         title=f"{quantity.capitalize()} against size on {device_type}",
         message=message + remark,
-        x=Axis(label="work of the GEMM, 2·m·n·k", unit="GFLOP", scale=Scale.LOG),
+        x=Axis(label="work of the GEMM, 2·batch·m·n·k", unit="GFLOP", scale=Scale.LOG),
         y=Axis(label=f"{quantity} of one GEMM", unit=unit, scale=Scale.LOG),
         series=(
             *(_at_peak(results, kind, gflop[points]) if quantity == "time" else ()),

@@ -43,7 +43,7 @@ def roofline(data: CampaignData) -> Section:
         title="Roofline",
         about=(
             "Speed against arithmetic intensity: the operations of a problem for each byte that a kernel must at least move. Below "
-            "the sloping roof the memory is the limit, below the level one the arithmetic units are. Speed is 2·m·n·k divided by "
+            "the sloping roof the memory is the limit, below the level one the arithmetic units are. Speed is 2·batch·m·n·k divided by "
             "the median time. The model has no cache that serves operands again, so points may lie above the memory roof."
         ),
         sentences=[f"The makers state the roofs, dense and at the boost clock (farm/gpus.yaml): {sources}."]
