@@ -86,6 +86,14 @@ class BadBatch(BadInput):
     """batch is {value!r}; it must be a whole number from 1 to {largest}."""
 
 
+class BadScale(BadInput):
+    """{value!r} names no scale factors. Use one of {known}."""
+
+
+class BadFusion(BadInput):
+    """{value!r} names no fused operations. Use one of {known}."""
+
+
 class UnknownFamily(BadInput):
     """There is no kernel family {value!r}. Use one of {known}."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.gemm import number_text
+from farm.gemm import ADDED_COLUMNS, number_text
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -67,16 +67,22 @@ def types_of_text(types: str) -> str:
     return kinds[0] if len(set(kinds)) == 1 else types
 
 
-def scalars_text(alpha: float, beta: float, batch: int = 1) -> str:
-    """` alpha=2 beta=1 batch=8`, which follows a problem: alpha and beta where they are not 1 and 0, the batch where it is not 1."""
+def scalars_text(alpha: float, beta: float, **added: int | str | None) -> str:
+    """` alpha=2 beta=1 batch=8 scale=row`, which follows a problem: what is not as usual.
+
+    Args:
+        added: values of `ADDED_COLUMNS`. Older rows lack some, or have None.
+    """
     factors = "" if (alpha, beta) == (1, 0) else f" alpha={number_text(alpha)} beta={number_text(beta)}"
-    return factors if batch == 1 else f"{factors} batch={batch}"
+    unusual = (
+        f" {name}={added[name]}" for name, usual in ADDED_COLUMNS.items() if added.get(name) not in (None, usual)
+    )
+    return factors + "".join(unusual)
 
 
 def problem_text(row: Mapping[str, Any]) -> str:
-    """`512x512x512 f32 nn` from the columns of a problem, followed by `scalars_text`. Older rows have no batch."""
-    batch = row.get("batch")
-    scalars = scalars_text(row["alpha"], row["beta"], 1 if batch is None else batch)
+    """`512x512x512 f32 nn` from the columns of a problem, followed by `scalars_text`."""
+    scalars = scalars_text(row["alpha"], row["beta"], **{name: row.get(name) for name in ADDED_COLUMNS})
     return f"{row['m']}x{row['n']}x{row['k']} {types_text(row)} {row['layout']}{scalars}"
 
 

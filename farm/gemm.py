@@ -1,17 +1,20 @@
 """What is computed: shapes, element types, layouts, and the problem they make.
 
-A problem is  C[m,n] = alpha * A[m,k] * B[k,n] + beta * C,  for each of `batch` independent sets of matrices. Everything here is pure
-and hashable.
+A problem is  D[m,n] = activation(alpha * A[m,k] * B[k,n] + beta * C + bias),  for each of `batch` independent sets of matrices. A and
+B may have scale factors (`farm.scale`); `farm.fusion` has the operations that are fused into the product. Everything here is pure and hashable.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from farm.errors import BadBatch, BadElementType, BadLayout, BadScalar, BadShape
+from farm.fusion import Fusion
+from farm.scale import SCALE_BYTES, Scale
 
 MAX_EXTENT = 2**31 - 1
 """The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
@@ -181,7 +184,10 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", "batch")
+ADDED_COLUMNS: Mapping[str, int | str] = {"batch": 1, "scale": Scale.NONE.value, "fused": Fusion.NONE.value}
+"""Columns of a problem that older rows, recordings and campaigns lack, with the value that they mean."""
+
+PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", *ADDED_COLUMNS)
 """The columns of a row that make its problem."""
 
 
@@ -198,6 +204,8 @@ class Problem:
     alpha: float = 1.0
     beta: float = 0.0
     batch: int = 1
+    scale: Scale = Scale.NONE
+    fused: Fusion = Fusion.NONE
 
     def __post_init__(self) -> None:
         if type(self.batch) is not int or not 1 <= self.batch <= MAX_EXTENT:
@@ -209,17 +217,17 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Those of its shape, for the whole batch: alpha and beta are not counted."""
+        """Those of its shape, for the whole batch: alpha, beta, scale factors and fused operations are not counted."""
         # Without a second call: it is asked for each configuration.
         return 2 * self.batch * self.shape.m * self.shape.n * self.shape.k
 
     @property
     def bytes(self) -> int:
-        """Compulsory memory traffic: A and B read once, D written once, C read once where beta is not 0."""
+        """Compulsory memory traffic: A, B, scale factors and bias read once, D written once, C read once where beta is not 0."""
         s = self.shape
         inputs = (s.m * s.k + s.k * s.n) * self.types.ab.bytes
         outputs = s.m * s.n * self.types.cd.bytes
-        return self.batch * (inputs + outputs * (2 if self.beta else 1))
+        return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes)
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -228,6 +236,16 @@ class Problem:
 
     @property
     def operand_bytes(self) -> int:
-        """Memory that A, B and C take: what one operand set allocates."""
+        """Memory that A, B, C, scale factors and bias take: what one operand set allocates."""
         s = self.shape
-        return self.batch * ((s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes)
+        matrices = (s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes
+        return self.batch * (matrices + self._scale_and_bias_bytes)
+
+    @property
+    def _scale_and_bias_bytes(self) -> int:
+        """The scale factors and the bias of one product."""
+        if self.scale is Scale.NONE and self.fused is Fusion.NONE:
+            return 0
+        s = self.shape
+        bias = s.n * self.types.cd.bytes if self.fused.bias else 0
+        return self.scale.factors(s.m, s.n, s.k) * SCALE_BYTES + bias

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from farm.errors import BadRecording, MissingColumns, first_line
+from farm.gemm import ADDED_COLUMNS
 from farm.memory_limit import READING_BYTES, MemoryBound
 from farm.protocols import ProtocolName
 from farm.provenance import Provenance
 from farm.schema.results import CONFIGURATION, UNSTATED
 
-NEEDED_COLUMNS = (*(name for name in CONFIGURATION if name != "batch"), "runtime_ms")
-"""Recordings without the column `batch` have no batches."""
+NEEDED_COLUMNS = (*(name for name in CONFIGURATION if name not in ADDED_COLUMNS), "runtime_ms")
+"""Recordings may lack the columns that problems did not have before."""
 
 UNSTATED_IN_RECORDINGS: Mapping[str, object] = {
     **UNSTATED,

@@ -128,7 +128,7 @@ class BestOf(Document):
     @property
     def problem(self) -> str:
         """`512x512x512 f32 nn`; factors and batch where they are not the usual ones."""
-        scalars = scalars_text(self.alpha, self.beta, self.batch)
+        scalars = scalars_text(self.alpha, self.beta, batch=self.batch)
         return f"{self.m}x{self.n}x{self.k} {types_of_text(self.types)} {self.layout}{scalars}"
 
 

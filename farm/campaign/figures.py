@@ -97,7 +97,7 @@ class DrawnProblem:
     @property
     def problem(self) -> str:
         """The shape; factors and batch where they are not the usual ones."""
-        return self.shape + scalars_text(self.alpha, self.beta, self.batch)
+        return self.shape + scalars_text(self.alpha, self.beta, batch=self.batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def _every_type(query: dict[str, Any], as_json: bool) -> None:
             if one.group == group and one.found is not None
         ]
         which = f", protocol {group} of {len(groups)}" if len(groups) > 1 else ""
-        problem = query["shape"] + scalars_text(query["alpha"], query["beta"], query["batch"])
+        problem = query["shape"] + scalars_text(query["alpha"], query["beta"], batch=query["batch"])
         title = f"{problem} {query['types']}: {_least(query['objective'], time)}{which}"
         table.print(rows, title=title, names={"time": time or _OWN[both], "other": _OTHER[time]})
     if len(groups) > 1:

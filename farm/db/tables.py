@@ -238,6 +238,8 @@ class ConfigurationRow(Base):
     alpha: Mapped[float]
     beta: Mapped[float]
     batch: Mapped[int] = mapped_column(server_default="1")
+    scale: Mapped[str] = mapped_column(server_default="none")
+    fused: Mapped[str] = mapped_column(server_default="none")
     family: Mapped[str]
     parameters: Mapped[dict[str, Any]]
 

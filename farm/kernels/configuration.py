@@ -9,16 +9,18 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from farm.devices import DeviceTraits
 from farm.errors import BadBatch, BadConfiguration, BadKernelParameter, FarmError
-from farm.gemm import MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape, number_text
+from farm.fusion import Fusion
+from farm.gemm import ADDED_COLUMNS, MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape, number_text
 from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
+from farm.scale import Scale
 
 MEMORY_SHARE = 0.9
 """The share of a device's memory that one operand set may take; the rest is for the context and the reference."""
@@ -64,18 +66,34 @@ def _batch(text: str) -> int:
 
 _CANONICAL = re.compile(
     r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
-    r"(?:\s+(?P<layout>[a-z]{2}))?(?:\s+alpha=(?P<alpha>\S+))?(?:\s+beta=(?P<beta>\S+))?(?:\s+batch=(?P<batch>\S+))?"
+    r"(?:\s+(?P<layout>[a-z]{2}))?(?P<rest>(?:\s+[a-z]+=\S+)*)"
 )
+_NAMED = ("alpha", "beta", *ADDED_COLUMNS)
+"""What follows the layout, as `name=value`."""
+
+
+def _named(rest: str, text: str) -> dict[str, str]:
+    """The values by name. Raises `BadConfiguration`."""
+    pairs = [pair.split("=", 1) for pair in rest.split()]
+    for name, _ in pairs:
+        if name not in _NAMED:
+            raise BadConfiguration(value=text, why=f"there is no {name!r}; use {', '.join(_NAMED)}")
+        if sum(name == other for other, _ in pairs) > 1:
+            raise BadConfiguration(value=text, why=f"{name} is there twice")
+    return dict(pairs)
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:
-    """The problem of a row with the columns `PROBLEM_COLUMNS`; older rows have no batch."""
+    """The problem of a row with the columns `PROBLEM_COLUMNS`; older rows lack some (`ADDED_COLUMNS`)."""
     types = ElementTypes(ElementType(row["ab"]), ElementType(row["cd"]), ElementType(row["acc"]))
     shape = Shape(int(row["m"]), int(row["n"]), int(row["k"]))
-    batch = row.get("batch")
+    added: dict[str, Any] = {
+        name: default if row.get(name) is None else row[name] for name, default in ADDED_COLUMNS.items()
+    }
     return Problem(
-        shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]), 1 if batch is None else int(batch)
-    )
+        shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]), int(added["batch"]),
+        Scale(added["scale"]), Fusion(added["fused"]),
+    )  # fmt: skip
 
 
 def problem_columns(problem: Problem) -> dict[str, Any]:
@@ -85,7 +103,12 @@ def problem_columns(problem: Problem) -> dict[str, Any]:
         **{"m": s.m, "n": s.n, "k": s.k},
         **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": problem.layout.value},
         **{"alpha": problem.alpha, "beta": problem.beta, "batch": problem.batch},
+        **{"scale": problem.scale.value, "fused": problem.fused.value},
     }
+
+
+def _has_only(name: str, known: Collection[str], wanted: str) -> str:
+    return f"has no {name}={wanted}, only {', '.join(known)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +122,13 @@ class Configuration:
     def __post_init__(self) -> None:
         p = self.problem
         text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={number_text(p.alpha)} beta={number_text(p.beta)}"
-        if p.batch != 1:  # without, so that configurations of before keep their ids
+        # Without what is not there, so that configurations of before keep their ids.
+        if p.batch != 1:
             text += f" batch={p.batch}"
+        if p.scale is not Scale.NONE:
+            text += f" scale={p.scale}"
+        if p.fused is not Fusion.NONE:
+            text += f" fused={p.fused}"
         object.__setattr__(self, "canonical", text)
 
     def __str__(self) -> str:
@@ -113,20 +141,23 @@ class Configuration:
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
-        """Reads a canonical form; layout, alpha, beta and batch may be left out. Raises `BadInput`."""
+        """Reads a canonical form; the layout and what follows it may be left out. Raises `BadInput`."""
         found = _CANONICAL.fullmatch(text.strip())
         if found is None:
             raise BadConfiguration(value=text, why="it does not have that form")
         try:
             pairs = (p.split("=", 1) for p in found["parameters"].replace(" ", "").split(",") if p)
             kernel = Kernel.of(found["family"], **{name: _whole(found["family"], name, value) for name, value in pairs})
+            named = _named(found["rest"], text)
             problem = Problem(
                 Shape.parse(found["shape"]),
                 ElementTypes.parse(found["types"]),
                 Layout.parse(found["layout"] or "nn"),
-                float(found["alpha"] or 1),
-                float(found["beta"] or 0),
-                _batch(found["batch"] or "1"),
+                float(named.get("alpha", 1)),
+                float(named.get("beta", 0)),
+                _batch(named.get("batch", "1")),
+                Scale.parse(named.get("scale", Scale.NONE)),
+                Fusion.parse(named.get("fused", Fusion.NONE)),
             )
         except FarmError:
             raise
@@ -161,6 +192,10 @@ class Configuration:
             return f"{family.name} runs on {family.kind} devices, this is a {device.kind} device"
         if self.problem.batch != 1 and not family.batched:
             return f"{family.name} computes one product at a time: batch must be 1, not {self.problem.batch}"
+        if self.problem.scale not in family.scales:
+            return f"{family.name} {_has_only('scale', family.scales, self.problem.scale)}"
+        if self.problem.fused not in family.fusions:
+            return f"{family.name} {_has_only('fused', family.fusions, self.problem.fused)}"
         parameters = dict(self.kernel.parameters)
         for rule in family.rules:
             reason = rule(self.problem, parameters, device)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import UnknownKernelParameter
+from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.binary import Binary, Template
+from farm.scale import Scale
 
 
 def limits(name: str, values: Sequence[int]) -> str:
@@ -67,6 +69,9 @@ class KernelFamily:
     chooses: bool = False
     # Whether it computes a batch of products in one launch.
     batched: bool = False
+    # The scale factors and the fused operations that it computes.
+    scales: Collection[Scale] = (Scale.NONE,)
+    fusions: Collection[Fusion] = (Fusion.NONE,)
 
     def estimated_flops(self, parameters: Mapping[str, int]) -> float:
         """FLOP/s that nearly every device surpasses."""

@@ -99,7 +99,7 @@ def recommend(
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
         raise NotPredictable(
-            why=f"no measured kernel can run {problem.shape}{scalars_text(problem.alpha, problem.beta, problem.batch)} on the card"
+            why=f"no measured kernel can run {problem.shape}{scalars_text(problem.alpha, problem.beta, batch=problem.batch)} on the card"
         )
     timed = [one for one in predict(model, found) if one.at(time) is not None]
     if not timed:

@@ -157,7 +157,7 @@ def _origins(connection: Connection, only: Mapping[str, Any]) -> list[Origin]:
     ]
 
 
-_TEXTS = ("device_type", "ab", "cd", "acc", "layout", "family", "parameters")
+_TEXTS = ("device_type", "ab", "cd", "acc", "layout", "scale", "fused", "family", "parameters")
 _NUMBERS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 
 
@@ -219,7 +219,7 @@ def _failed(connection: Connection, only: Mapping[str, Any]) -> list[Failed]:
 # --- tiles -------------------------------------------------------------------------------------------------
 
 _TILED = text(f"""
-SELECT v.device_type, v.device_uuid, v.m, v.n, v.k, v.ab, v.cd, v.acc, v.layout, v.alpha, v.beta, v.batch, v.family, v.parameters,
+SELECT v.device_type, v.device_uuid, {", ".join(f"v.{name}" for name in PROBLEM_COLUMNS)}, v.family, v.parameters,
     v.distribution, v.runtime_ms, v.power_w, v.runtime_settled_ms, v.details
 FROM v_measurements v WHERE v.campaign_id = :campaign_id AND v.family = :family AND {_OF_TYPE}
 """)

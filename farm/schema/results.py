@@ -38,6 +38,13 @@ _CONFIGURATION = (
     Column("factor of A · B", name="alpha", type=ColumnType.DOUBLE),
     Column("factor of C", name="beta", type=ColumnType.DOUBLE),
     Column("products in a batch, of equal shape", name="batch", type=ColumnType.BIGINT),
+    Column(
+        "scale factors of A and B: `none`, `tensor`, `row`, `1x128`, `1x128:128x128` or `128x128:1x128`", name="scale"
+    ),
+    Column(
+        "what follows the product: `none`, `bias`, `relu`, `gelu`, `silu`, or a bias with one of them, as in `bias+gelu`",
+        name="fused",
+    ),
 )
 _DERIVED = {
     "settled_samples": (

@@ -18,8 +18,12 @@ from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
+from farm.fusion import Fusion
+from farm.gemm import ElementTypes, Problem, Shape
+from farm.kernels import Configuration, problem_columns
 from farm.measurement import Source
 from farm.report import best
+from farm.scale import Scale
 from support.batch_steps import claim, form, land, leased
 from support.samples import card, document, landed, row
 from support.searches import measure, wanted
@@ -338,3 +342,29 @@ def test_the_documents_python_runs(
     names["engine"].dispose()
     assert isinstance(names["best"], pd.DataFrame)
     assert list(names["best"]["runtime_ms"]) == [2.0]
+
+
+# --- what configurations are made of ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", Scale)
+def test_the_database_counts_scale_factors_and_bias_as_a_problem_does(engine: Engine, scale: Scale) -> None:
+    for fused in Fusion:
+        problem = Problem(Shape(300, 200, 257), ElementTypes.parse("f8e4m3:f16:f32"), scale=scale, fused=fused)
+        (found,) = asked(
+            engine,
+            "SELECT scale_and_bias_bytes(:m, :n, :k, :cd, :scale, :fused) AS bytes",
+            **problem_columns(problem),
+        )
+        assert found["bytes"] == problem.bytes - Problem(problem.shape, problem.types).bytes
+
+
+def test_views_have_scale_factors_and_fused_operations_with_their_traffic(engine: Engine, announce: Announce) -> None:
+    line = "cublaslt(algorithm=0) 300x208x272 f8e4m3:bf16:f32 nt beta=1 batch=2 scale=1x128:128x128 fused=bias+silu"
+    landed(engine, announce(card(1)), [(line, row(1.0))])
+    problem = Configuration.parse(line).problem
+    for view in ("v_measurements", "v_best_kernels"):
+        (found,) = asked(engine, f"SELECT * FROM {view}")
+        assert (found["scale"], found["fused"]) == ("1x128:128x128", "bias+silu")
+    (found,) = asked(engine, "SELECT flops, bytes FROM v_measurements")
+    assert (found["flops"], found["bytes"]) == (problem.flops, problem.bytes)

@@ -1,0 +1,91 @@
+"""Scale factors and fused operations: what a problem with them is called, how large they are, and who can compute them."""
+
+from __future__ import annotations
+
+import pytest
+
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import BadConfiguration, BadFusion, BadScale
+from farm.fusion import Activation, Fusion
+from farm.gemm import ADDED_COLUMNS, ElementTypes, Problem, Shape
+from farm.kernels import Configuration
+from farm.scale import Scale
+
+BOTH = "cublaslt(algorithm=0) 128x256x64 f8e4m3:bf16:f32 nt alpha=1 beta=0 batch=8 scale=1x128:128x128 fused=bias+gelu"
+CARD = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**33, compute_capability=(9, 0))
+
+
+def test_the_line_reads_back_in_any_order_and_without_them_nothing_changed() -> None:
+    one = Configuration.parse(BOTH)
+    assert (one.problem.scale, one.problem.fused, one.canonical) == (Scale.GROUP_BLOCK, Fusion.BIAS_GELU, BOTH)
+    assert Configuration.from_columns(one.columns()) == one
+    assert Configuration.parse("cublaslt() 128x256x64 f8e4m3 nt fused=bias+gelu scale=1x128:128x128 batch=8") == one
+    plain = Configuration.parse("cublaslt() 128x256x64 f8e4m3 nt scale=none fused=none")
+    assert plain.canonical == "cublaslt(algorithm=0) 128x256x64 f8e4m3:bf16:f32 nt alpha=1 beta=0"
+    old = {name: value for name, value in plain.columns().items() if name not in ADDED_COLUMNS}
+    assert Configuration.from_columns(old) == plain
+    assert (
+        len({Configuration.parse(f"cublaslt() 64 f8e4m3 nt {rest}").id for rest in ("", "scale=row", "fused=relu")})
+        == 3
+    )
+
+
+def test_what_is_not_known_is_named() -> None:
+    with pytest.raises(
+        BadScale, match=r"'2x128' names no scale factors\. Use one of none, tensor, row, 1x128, 1x128:128x128"
+    ):
+        Configuration.parse("cublaslt() 64 f8e4m3 nt scale=2x128")
+    with pytest.raises(
+        BadFusion, match=r"'swish' names no fused operations\. Use one of none, bias, relu, gelu, silu, bias"
+    ):
+        Configuration.parse("cublaslt() 64 f16 fused=swish")
+    with pytest.raises(BadConfiguration, match="there is no 'gamma'; use alpha, beta, batch, scale, fused"):
+        Configuration.parse("cublaslt() 64 f16 gamma=1")
+    with pytest.raises(BadConfiguration, match="beta is there twice"):
+        Configuration.parse("cublaslt() 64 f16 beta=1 beta=2")
+
+
+def test_a_fusion_says_what_it_consists_of() -> None:
+    assert {fusion: (fusion.bias, fusion.activation) for fusion in Fusion} == {
+        Fusion.NONE: (False, None),
+        Fusion.BIAS: (True, None),
+        Fusion.RELU: (False, Activation.RELU),
+        Fusion.GELU: (False, Activation.GELU),
+        Fusion.SILU: (False, Activation.SILU),
+        Fusion.BIAS_RELU: (True, Activation.RELU),
+        Fusion.BIAS_GELU: (True, Activation.GELU),
+        Fusion.BIAS_SILU: (True, Activation.SILU),
+    }
+
+
+@pytest.mark.parametrize(
+    ("scale", "factors"),
+    [
+        ("none", 0),
+        ("tensor", 2),
+        ("row", 300 + 200),
+        ("1x128", (300 + 200) * 3),
+        ("1x128:128x128", 300 * 3 + 2 * 3),
+        ("128x128:1x128", 3 * 3 + 200 * 3),
+    ],
+)
+def test_each_block_has_a_factor_and_the_last_may_be_smaller(scale: str, factors: int) -> None:
+    assert Scale(scale).factors(300, 200, 257) == factors
+
+
+def test_factors_and_bias_are_read_and_take_memory() -> None:
+    shape, types = Shape(128, 256, 512), ElementTypes.parse("f8e4m3")
+    plain = Problem(shape, types, batch=3)
+    scaled = Problem(shape, types, batch=3, scale=Scale.ROW, fused=Fusion.BIAS_RELU)
+    added = 3 * ((128 + 256) * 4 + 256 * 2)
+    assert scaled.flops == plain.flops
+    assert scaled.bytes - plain.bytes == added
+    assert scaled.operand_bytes - plain.operand_bytes == added
+    assert Problem(shape, types, fused=Fusion.GELU).bytes == Problem(shape, types).bytes
+
+
+def test_a_family_without_them_refuses_them() -> None:
+    why = Configuration.parse("tiled() 64 f32 scale=row").why_invalid(CARD)
+    assert why == "tiled has no scale=row, only none"
+    why = Configuration.parse("cutlass() 64 f16 fused=silu").why_invalid(CARD)
+    assert why == "cutlass has no fused=silu, only none"
