@@ -34,6 +34,8 @@ _PRIOR, _KERNEL_PRIOR = 1.0, 16.0
 """One over the variance of a constant's logarithm: of what is supposed, and of what a kernel adds to that of its kind."""
 
 _NUDGE = 1e-3
+_WHOLE = 0.99
+"""Blocks of one product for each multiprocessor and wave: 1 and more, up to rounding in `waves`."""
 
 
 def chosen(details: Any) -> tuple[float, ...]:
@@ -60,8 +62,10 @@ def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floa
     known = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
     # A library's matrices lie column by column: its tile's rows are columns here.
     with np.errstate(divide="ignore", invalid="ignore"):
-        blocks = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * rows["batch"] * slices
-        resident = np.maximum(1.0, np.round(blocks / (card.multiprocessors * waves)))
+        # cuBLASLt counts the waves of one product in its Hopper kernels (algorithm 66), and of the whole batch in older ones.
+        # Where one product has too few blocks for the waves, those of the whole batch were counted.
+        resident = np.ceil(rows["m"] / tile_n) * np.ceil(rows["n"] / tile_m) * slices / (card.multiprocessors * waves)
+        resident = np.maximum(1.0, np.round(np.where(resident < _WHOLE, resident * rows["batch"], resident)))
     tiles = np.array([tile_n, tile_m, resident])
     sizes, kind = sizes_of(rows, Work.of(rows, card)), kinds(rows)
     found = {}

@@ -159,12 +159,15 @@ def test_k_is_cut_so_that_the_blocks_of_a_batch_fill_the_card() -> None:
     assert found.kernel[3].tolist() == [4]
 
 
-def test_the_waves_that_a_library_names_are_of_the_whole_batch() -> None:
-    """A product has 4 x 4 tiles: 132 of them are 16 waves of one block for each multiprocessor, and 8 of two."""
+def test_the_waves_that_a_library_names_are_of_the_whole_batch_or_of_one_product() -> None:
+    """A product has 4 x 4 tiles: 132 of them are 16 waves of one block for each multiprocessor, and 8 of two.
+
+    Hopper kernels count one product.
+    """
     table = batched_table((132,), shapes=MIN_ROWS).assign(m=512, n=512)
     table = table.assign(k=64 * np.arange(1, len(table) + 1))
-    for waves, resident in ((16, 1), (8, 2)):
-        details = {"tile": "128x128", "split_k": 1, "algorithm_id": 66, "waves": waves}
+    for waves, resident, algorithm in ((16, 1, 21), (8, 2, 21), (16 / 132, 1, 66), (8 / 132, 2, 66)):
+        details = {"tile": "128x128", "split_k": 1, "algorithm_id": algorithm, "waves": waves}
         configured = configurations(table.assign(details=[details] * len(table)))
         rows = vocabulary_of(configured).complete(configured)
         found = fit_choices(configured, rows, configured["runtime_ms"].to_numpy("float64"), H200)
