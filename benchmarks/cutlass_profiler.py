@@ -48,8 +48,8 @@ from farm.measurement import MeasuringRules
 from farm.operands import OperandRules
 from farm.settings import settings
 from farm.signing import Purpose
-from workers.kernels.compiler import Compiler
 from workers.kernels.sources import OwnKernels
+from workers.kernels.toolchains.nvcc import Nvcc
 
 SIZES = (512, 1024, 2048, 4096)
 SIMT = "cutlass(stages=2,swizzle=8,tile_k=8,warp_m=32,warp_n=64,"
@@ -140,7 +140,7 @@ def _generated(folder: Path) -> list[Path]:
 
 def build(folder: Path) -> None:
     """Puts the profiler and the farm's kernels into a folder."""
-    compiler = Compiler.find()
+    compiler = Nvcc.find()
     source, toolkit = _of_wheel("cutlass_library") / "source", compiler.nvcc.parents[1]
     if not (toolkit / "include" / "curand_kernel.h").exists():
         sys.exit("There are no headers of cuRAND beside nvcc: pip install nvidia-curand")

@@ -530,11 +530,14 @@ class BadBinary(BadInput):
 
 
 class CompilerMissing(ServiceUnavailable):
-    """Kernels cannot be built here: {why}. {install[build]} brings the compiler and the headers; a C++ compiler (g++) must be there already."""
+    """Kernels cannot be built here: {why}. {command} brings {toolchain.brings}."""
+
+    def __init__(self, *, toolchain: Any, why: str) -> None:
+        super().__init__(toolchain=toolchain, why=why, command=INSTALL[toolchain.extra])
 
 
 class NoBuilder(ServiceUnavailable):
-    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does (make setup EXTRA=build, or {install[build]}) and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
+    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does ({install[build]}) and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
 
 
 class NoSuchKernels(BadInput):
@@ -569,7 +572,11 @@ class KernelStoreUnusable(ServiceUnavailable):
 
 
 class WrongCompiler(ServiceUnavailable):
-    """This host has {found}, and the farm's kernels are built with {wanted}. {install[build]} brings those; or say on every host of the farm, by FARM_CUTLASS_VERSION and FARM_CUDA_VERSION, that others are used."""
+    """This host has {found}, and the farm's kernels are built with {wanted}. {command} brings that; or say on every host of the farm, by {variables}, that another version is used."""
+
+    def __init__(self, *, toolchain: Any, found: str, wanted: str) -> None:
+        variables = " and ".join(f"FARM_{part.upper()}_VERSION" for part in toolchain.parts)
+        super().__init__(found=found, wanted=wanted, command=INSTALL[toolchain.extra], variables=variables)
 
 
 class BuildFailed(FarmError):

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from farm.broker.celery_app import consume, make_app
 from farm.broker.queues import BUILD_QUEUE
-from farm.builds import slots_of, versions_of
+from farm.builds import slots_of
 from farm.builds.stores import store_of
 from farm.db import kernels, migrate
 from farm.devices import host_name
@@ -34,7 +34,7 @@ def serve(stop: threading.Event) -> None:
 
     Raises `CompilerMissing`, `WrongCompiler` and `BadKernelStore`, before it takes anything.
     """
-    compiler = building.compiler()
+    toolchains = list(building.compilers())
     slots = slots_of(settings())
     with connected_services(
         stop, require=migrate.require_for_worker, application="farm builder", pool_size=1
@@ -47,10 +47,10 @@ def serve(stop: threading.Event) -> None:
         os.environ["FARM_HOME"] = str(settings().home.absolute())
         settings.cache_clear()
         store_of(settings(), engine)
-        log.info("building with %s, %d at a time", compiler.versions, slots)
+        log.info("building with %s, %d at a time", " and ".join(toolchains), slots)
         app = make_app(urls.broker_url, include=("workers.building",))
         name = f"{host_name()}:{os.getpid()}"
-        with _announced(engine, name, slots):
+        with _announced(engine, name, toolchains, slots):
             # The compiler is a process of its own, so threads are enough.
             consume(
                 app,
@@ -64,12 +64,12 @@ def serve(stop: threading.Event) -> None:
 
 
 @contextmanager
-def _announced(engine: Engine, name: str, slots: int) -> Iterator[None]:
+def _announced(engine: Engine, name: str, toolchains: list[str], slots: int) -> Iterator[None]:
     """Inside the block, the farm knows that this builder lives."""
 
     def say() -> None:
         with engine.begin() as connection:
-            kernels.announce(connection, name, versions=versions_of(settings()), slots=slots)
+            kernels.announce(connection, name, toolchains=toolchains, slots=slots)
 
     say()
     try:

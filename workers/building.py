@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 
 from celery import shared_task
@@ -10,7 +11,7 @@ from sqlalchemy import Engine
 
 from farm import signing_keys
 from farm.broker.queues import BUILD
-from farm.builds import versions_of
+from farm.builds import installed_toolchains, versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built
 from farm.builds.stores import Store, store_of
@@ -18,12 +19,13 @@ from farm.db import kernels
 from farm.db.engine import make_engine
 from farm.db.kernels import BuildAttempt
 from farm.devices import host_name
-from farm.errors import BadBinary, BuildFailed, DoesNotCompile, FarmError, WrongCompiler
+from farm.errors import BadBinary, BuildFailed, CompilerMissing, DoesNotCompile, FarmError, WrongCompiler
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import NVCC
 from farm.services.task_runner import run_task
 from farm.settings import settings
 from farm.signing import Purpose, Signer
-from workers.kernels.compiler import Compiler
+from workers.kernels.toolchains import Compiler, compiler_of
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +40,25 @@ def engine() -> Engine:
 
 
 @cache
-def compiler() -> Compiler:
-    """This host's, which works. Raises `CompilerMissing`, and `WrongCompiler` where the farm builds with other versions."""
-    found, wanted = Compiler.find(), versions_of(settings())
-    if found.versions != wanted:
-        raise WrongCompiler(found=found.versions, wanted=wanted)
-    found.prove()
+def compilers() -> Mapping[str, Compiler]:
+    """This host's that work and have the farm's versions, by the toolchain's version.
+
+    One that is installed and of no use is left out with a warning. Raises `CompilerMissing` or `WrongCompiler` if none is left.
+    """
+    versions = versions_of(settings())
+    found: dict[str, Compiler] = {}
+    errors: list[FarmError] = []
+    for toolchain in installed_toolchains(settings()) or (NVCC,):
+        try:
+            compiler = compiler_of(toolchain, versions)
+            compiler.prove()
+            found[toolchain.text(versions)] = compiler
+        except (CompilerMissing, WrongCompiler) as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    for unusable in errors:
+        log.warning("%s", unusable)
     return found
 
 
@@ -68,7 +83,7 @@ def build_kernel(kernel_id: int) -> None:
 
 def _start(kernel_id: int) -> BuildAttempt | None:
     with engine().connect() as connection:
-        return kernels.start(connection, kernel_id, compiler().versions, builder=host_name())
+        return kernels.start(connection, kernel_id, list(compilers()), builder=host_name())
 
 
 def _beat(started: BuildAttempt) -> bool:
@@ -91,14 +106,15 @@ def _attempt(started: BuildAttempt) -> Built | FarmError:
 
 def _built(started: BuildAttempt) -> Built:
     """From this host's cache where we signed it, or compiled and put there."""
-    binary = binary_from_json(started.description)
-    if binary.hash(compiler().versions) != started.hash:
+    binary, versions = binary_from_json(started.description), versions_of(settings())
+    compiler = compilers().get(binary.toolchain(versions))
+    if compiler is None or binary.hash(versions) != started.hash:
         raise BadBinary(why="its hash is that of another description", binary=binary)
     cache = KernelCache(settings().kernel_cache)
     built = cache.get(started.hash)
     if built is None or not built.is_signed([_signer().public]):
         log.info("compiling %s", binary, extra={"kernel_id": started.kernel_id})
-        built = compiler().compile(binary).signed(_signer())
+        built = compiler.compile(binary).signed(_signer())
         cache.put(built)
     return built
 

@@ -14,36 +14,42 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from farm import signing_keys
+from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.errors import BuildFailed, FarmError
 from farm.kernels.binary import Binary
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import Versions
 from farm.settings import settings
 from farm.signing import Purpose
-from workers.building import compiler
+from workers.kernels.toolchains import Compiler, compiler_of
 
 
 def main() -> None:
     file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    binaries = [binary_from_json(json.loads(line)) for line in file.open()]
+    versions = versions_of(settings())
     try:
-        found, signer = compiler(), signing_keys.signer(settings(), Purpose.KERNEL)
+        compilers = _compilers(binaries, versions)
+        signer = signing_keys.signer(settings(), Purpose.KERNEL)
     except FarmError as error:
         _say({"refused": {"exit_code": error.exit_code, "message": str(error)}})
         return
     cache = KernelCache(folder)
 
     def build(binary: Binary) -> dict[str, Any]:
-        name = binary.hash(found.versions)
+        name = binary.hash(versions)
         known = cache.get(name)
         if known is not None and known.is_signed([signer.public]):
             return {"hash": name, "built": known.record.model_dump(), "new": False}
         try:
-            built = found.compile(binary).signed(signer)
+            built = compilers[binary.template.toolchain.name].compile(binary).signed(signer)
             cache.put(built)
         except BuildFailed as error:
             return {"hash": name, "failed": str(error)}
@@ -52,8 +58,17 @@ def main() -> None:
         return {"hash": name, "built": built.record.model_dump(), "new": True}
 
     with ThreadPoolExecutor(slots) as pool:
-        for done in as_completed(pool.submit(build, binary_from_json(json.loads(line))) for line in file.open()):
+        for done in as_completed(pool.submit(build, binary) for binary in binaries):
             _say(done.result())
+
+
+def _compilers(binaries: Iterable[Binary], versions: Versions) -> dict[str, Compiler]:
+    """A compiler that works for each toolchain of the binaries, by its name. Raises `CompilerMissing` and `WrongCompiler`."""
+    toolchains = {binary.template.toolchain for binary in binaries}
+    found = {toolchain.name: compiler_of(toolchain, versions) for toolchain in toolchains}
+    for compiler in found.values():
+        compiler.prove()
+    return found
 
 
 def _say(answer: dict[str, Any]) -> None:

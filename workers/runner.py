@@ -36,7 +36,8 @@ from farm.errors import (
     first_line,
 )
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH, Versions
 from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
 from workers.canary import RULES, SENTINEL_RULES, Sentinel, prove

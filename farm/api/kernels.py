@@ -31,8 +31,7 @@ class KernelLine(Document):
     hash: str
     arch: str
     label: str
-    cutlass: str
-    cuda: str
+    toolchain: str = Field(description="the version of the toolchain that builds it")
     state: KernelState
     wanted_at: datetime
     started_at: datetime | None
@@ -47,8 +46,7 @@ class Builder(Document):
     """A host that builds kernels now."""
 
     name: str
-    cutlass: str
-    cuda: str
+    toolchains: list[str] = Field(description="versions of its toolchains, whose kernels it builds")
     slots: int = Field(description="kernels that it builds at a time")
 
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 import psutil
 
-from farm.kernels.binary import Versions
+from farm.kernels.toolchains import TOOLCHAINS, Toolchain, Versions
 from farm.settings import Settings
 
 COMPILATION_BYTES = 4 * 2**30
 """Memory that one compilation may take: CUTLASS 3.x kernels take 3 GB."""
 
 
-HEADERS = "cutlass_library"
-"""The package of the extra `build` that brings the headers which kernels are compiled with."""
-
-
-def can_build() -> bool:
-    """Whether the extra `build` is installed."""
-    return importlib.util.find_spec(HEADERS) is not None
-
-
 def versions_of(settings: Settings) -> Versions:
-    """What this farm's kernels are built with."""
-    return Versions(cutlass=settings.cutlass_version, cuda=settings.cuda_version)
+    """What this farm's kernels are built with: of each part of a toolchain, the setting that ends in `_version`."""
+    return {part: getattr(settings, f"{part}_version") for toolchain in TOOLCHAINS for part in toolchain.parts}
+
+
+def installed_toolchains(settings: Settings) -> tuple[Toolchain, ...]:
+    """Toolchains whose packages this host has. Whether they work is known when a builder starts."""
+    versions = versions_of(settings)
+    return tuple(toolchain for toolchain in TOOLCHAINS if _is_installed(toolchain, versions))
+
+
+def _is_installed(toolchain: Toolchain, versions: Versions) -> bool:
+    if importlib.util.find_spec(toolchain.module) is None:
+        return False
+    return not toolchain.exact or importlib.metadata.version(toolchain.module) == versions[toolchain.parts[0]]
 
 
 def slots_of(settings: Settings) -> int:

@@ -6,27 +6,30 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from farm.kernels.binary import Binary, Versions
+from farm.kernels.binary import Binary
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import TOOLCHAINS, Versions
 from farm.signing import Purpose, Signer, is_signed
+
+_DETAILS = {"cuda": "nvcc"}
+"""Parts of toolchains that rows have under another name: `cuda` is the card's there."""
 
 
 class Record(BaseModel):
-    """Facts that are stored with a binary."""
+    """Facts that are stored with a binary. Further fields are the versions of the parts of its toolchain, as `cutlass`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    __pydantic_extra__: dict[str, str]
 
     hash: str  # of what it was compiled from
     template: str
     definitions: dict[str, str]
     arch: str
     label: str  # for people: what is compiled in
-    cutlass: str
-    cuda: str
     seconds: float  # that the compiler took
     sha256: str  # of the code
     bytes: int  # of the code
@@ -38,6 +41,12 @@ class Record(BaseModel):
     stack_bytes: int
     static_shared_bytes: int
 
+    @model_validator(mode="after")
+    def _has_a_toolchain(self) -> Self:
+        if not any(self.versions.keys() == set(toolchain.parts) for toolchain in TOOLCHAINS):
+            raise ValueError(f"its versions are of no toolchain: {', '.join(self.versions) or 'there are none'}")
+        return self
+
     @property
     def binary(self) -> Binary:
         """What it was compiled from. Raises `BadBinary`."""
@@ -45,7 +54,7 @@ class Record(BaseModel):
 
     @property
     def versions(self) -> Versions:
-        return Versions(cutlass=self.cutlass, cuda=self.cuda)
+        return self.__pydantic_extra__
 
     @property
     def details(self) -> dict[str, Any]:
@@ -56,8 +65,7 @@ class Record(BaseModel):
             "dynamic_shared_bytes": self.shared_bytes,
             "local_bytes": self.stack_bytes,
             "spill_bytes": self.spill_bytes,
-            "cutlass": self.cutlass,
-            "nvcc": self.cuda,
+            **{_DETAILS.get(part, part): version for part, version in self.versions.items()},
         }
 
 

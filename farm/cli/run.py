@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from farm import registry
 from farm.api.campaigns import SubmitOptions, with_operands
 from farm.api.trainings import TrainingNow, TrainingRequest
-from farm.builds import can_build
+from farm.builds import installed_toolchains
 from farm.campaign import load
 from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.options import takes
@@ -65,7 +65,8 @@ def run(
     campaign = load(file, limit=settings().max_configurations)
     if options.distribution is not None:
         campaign = with_operands(campaign, options.distribution)
-    builds = can_build() and any(FAMILIES[family].binary for family in campaign.families)
+    needed = {template.toolchain for family in campaign.families for template in FAMILIES[family].templates}
+    builds = not needed.isdisjoint(installed_toolchains(settings()))
     # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
     trains = train or campaign.learns
     programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if builds else ()))

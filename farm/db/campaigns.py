@@ -14,7 +14,7 @@ from farm.db.engine import hold_briefly
 from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import IMPORTED_PREFIX, Backend, DeviceTraits
 from farm.errors import NoSuchCampaign
-from farm.kernels.binary import BUILT_WITH, Versions
+from farm.kernels.toolchains import BUILT_WITH, Versions
 
 # What only submitting needs is imported there: farm status takes half the time without.
 if TYPE_CHECKING:

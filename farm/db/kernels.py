@@ -14,7 +14,8 @@ from sqlalchemy import Connection, text
 
 from farm.db.states import KernelState
 from farm.db.task_rows import MAX_ATTEMPTS, TaskTable
-from farm.kernels.binary import Binary, Versions
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import Versions
 
 _KERNELS = TaskTable(
     "kernels",
@@ -22,10 +23,10 @@ _KERNELS = TaskTable(
     running=KernelState.BUILDING,
     failed=KernelState.FAILED,
     given_up="The kernel could not be built: its builder died or fell silent, %s times in a row; see the log of the builder",
-    # A kernel that one host could not build goes to another host if there is one.
-    suits="""cutlass = :cutlass AND cuda = :cuda AND (builder IS DISTINCT FROM :builder OR NOT EXISTS (
-        SELECT 1 FROM builders
-        WHERE split_part(name, ':', 1) <> :builder AND last_seen_at > clock_timestamp() - interval '20 s'
+    # A kernel that one host could not build goes to another host if there is one with its toolchain.
+    suits="""toolchain = ANY(:toolchains) AND (builder IS DISTINCT FROM :builder OR NOT EXISTS (
+        SELECT 1 FROM builders WHERE split_part(name, ':', 1) <> :builder AND toolchain = ANY(toolchains)
+          AND last_seen_at > clock_timestamp() - interval '20 s'
     ))""",
 )
 
@@ -41,8 +42,8 @@ class BuildAttempt:
 
 
 _WANT = text("""
-INSERT INTO kernels (hash, description, cutlass, cuda)
-SELECT * FROM unnest(CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), CAST(:cutlass AS text[]), CAST(:cuda AS text[]))
+INSERT INTO kernels (hash, description, toolchain)
+SELECT * FROM unnest(CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), CAST(:toolchains AS text[]))
 ON CONFLICT DO NOTHING
 """)
 _IDS = text("SELECT hash, id FROM kernels WHERE hash = ANY(:hashes)")
@@ -57,8 +58,7 @@ def want(connection: Connection, binaries: Iterable[Binary], versions: Versions)
         {
             "hashes": hashes,
             "descriptions": [json.dumps(by_hash[h].to_json()) for h in hashes],
-            "cutlass": [versions.cutlass] * len(hashes),
-            "cuda": [versions.cuda] * len(hashes),
+            "toolchains": [by_hash[h].toolchain(versions) for h in hashes],
         },
     )
     return {row.hash: row.id for row in connection.execute(_IDS, {"hashes": hashes})}
@@ -121,14 +121,26 @@ def mark_sent(connection: Connection, ids: Sequence[int]) -> None:
     _KERNELS.mark_sent(connection, ids)
 
 
-def start(connection: Connection, kernel_id: int, versions: Versions, *, builder: str) -> BuildAttempt | None:
-    """wanted → building, on the host of that name.
+# Its message is sent again at once where another builder has its toolchain.
+_PASS_ON = text("""
+UPDATE kernels SET sent_at = NULL
+WHERE id = :id AND state = 'wanted' AND toolchain <> ALL(:toolchains) AND EXISTS (
+    SELECT 1 FROM builders WHERE toolchain = ANY(toolchains) AND last_seen_at > clock_timestamp() - interval '20 s'
+)
+""")
 
-    Returns None if another builder has it, it is finished, it needs other versions, or this host failed to build it and another
-    host can try.
+
+def start(connection: Connection, kernel_id: int, toolchains: Sequence[str], *, builder: str) -> BuildAttempt | None:
+    """wanted → building, on the host of that name, which has toolchains of these versions.
+
+    Returns None if another builder has it, it is finished, it needs another toolchain, or this host failed to build it and
+    another host can try.
     """
-    row = _KERNELS.start(connection, kernel_id, cutlass=versions.cutlass, cuda=versions.cuda, builder=builder)
-    return None if row is None else BuildAttempt(row.id, row.starts, row.hash, row.description)
+    row = _KERNELS.start(connection, kernel_id, toolchains=list(toolchains), builder=builder)
+    if row is None:
+        connection.execute(_PASS_ON, {"id": kernel_id, "toolchains": list(toolchains)})
+        return None
+    return BuildAttempt(row.id, row.starts, row.hash, row.description)
 
 
 def beat(connection: Connection, started: BuildAttempt) -> bool:
@@ -189,8 +201,8 @@ def take_back(connection: Connection, *, silent_after: float, max_attempts: int)
 
 
 _ADD = text("""
-INSERT INTO kernels (hash, description, cutlass, cuda, state, finished_at, builder, record, signature)
-VALUES (:hash, CAST(:description AS jsonb), :cutlass, :cuda, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb),
+INSERT INTO kernels (hash, description, toolchain, state, finished_at, builder, record, signature)
+VALUES (:hash, CAST(:description AS jsonb), :toolchain, 'built', clock_timestamp(), :builder, CAST(:record AS jsonb),
     :signature)
 ON CONFLICT (hash) DO UPDATE SET state = 'built', finished_at = excluded.finished_at, builder = excluded.builder,
     record = excluded.record, signature = excluded.signature, error = NULL, final = false
@@ -211,8 +223,7 @@ def add(
     parameters = {
         "hash": binary.hash(versions),
         "description": json.dumps(binary.to_json()),
-        "cutlass": versions.cutlass,
-        "cuda": versions.cuda,
+        "toolchain": binary.toolchain(versions),
         "builder": builder,
         "record": json.dumps(record),
         "signature": signature,
@@ -246,7 +257,7 @@ def find(connection: Connection, hash_: str) -> KnownKernel | None:
 
 
 _LIST = text("""
-SELECT k.id AS kernel_id, k.hash, k.description ->> 'arch' AS arch, k.description ->> 'label' AS label, k.cutlass, k.cuda, k.state,
+SELECT k.id AS kernel_id, k.hash, k.description ->> 'arch' AS arch, k.description ->> 'label' AS label, k.toolchain, k.state,
     k.wanted_at, k.started_at, k.finished_at, k.builder, k.record, k.error, w.jobs AS waiting_jobs
 FROM kernels k CROSS JOIN LATERAL (
     SELECT CASE WHEN CAST(:campaign_id AS bigint) IS NULL
@@ -305,27 +316,25 @@ def awaited(connection: Connection, campaign_id: int) -> AwaitedKernels:
 
 
 _ANNOUNCE = text("""
-INSERT INTO builders (name, cutlass, cuda, slots) VALUES (:name, :cutlass, :cuda, :slots)
-ON CONFLICT (name) DO UPDATE SET last_seen_at = clock_timestamp(), cutlass = excluded.cutlass, cuda = excluded.cuda,
-    slots = excluded.slots
+INSERT INTO builders (name, toolchains, slots) VALUES (:name, :toolchains, :slots)
+ON CONFLICT (name) DO UPDATE SET last_seen_at = clock_timestamp(), toolchains = excluded.toolchains, slots = excluded.slots
 """)
 _LEAVE = text("DELETE FROM builders WHERE name = :name OR last_seen_at < clock_timestamp() - interval '1 day'")
 
 
-def announce(connection: Connection, name: str, *, versions: Versions, slots: int) -> None:
-    """Records a heartbeat of a builder."""
-    parameters = {"name": name, "cutlass": versions.cutlass, "cuda": versions.cuda, "slots": slots}
-    connection.execute(_ANNOUNCE, parameters)
+def announce(connection: Connection, name: str, *, toolchains: Sequence[str], slots: int) -> None:
+    """Records a heartbeat of a builder, which has toolchains of these versions."""
+    connection.execute(_ANNOUNCE, {"name": name, "toolchains": list(toolchains), "slots": slots})
 
 
 _BUILDERS = text("""
-SELECT name, cutlass, cuda, slots FROM builders
+SELECT name, toolchains, slots FROM builders
 WHERE last_seen_at > clock_timestamp() - make_interval(secs => :silent_after) ORDER BY name
 """)
 
 
 def builders(connection: Connection, *, silent_after: float) -> list[dict[str, Any]]:
-    """Live builders: name, cutlass, cuda, slots."""
+    """Live builders: name, toolchains, slots."""
     return [dict(row) for row in connection.execute(_BUILDERS, {"silent_after": silent_after}).mappings()]
 
 

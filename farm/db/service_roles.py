@@ -89,12 +89,12 @@ TABLES: Mapping[str, Rights] = {
         # Only builders say that one is built, and by whom.
         web=_may(
             "SD",
-            insert=("hash", "description", "cutlass", "cuda"),
+            insert=("hash", "description", "toolchain"),
             update=("state", "starts", "sent_at", "finished_at", "wanted_at"),
         ),
         trainer=_may(
             "S",
-            insert=("hash", "description", "cutlass", "cuda"),
+            insert=("hash", "description", "toolchain"),
             update=("state", "starts", "sent_at", "finished_at", "wanted_at"),
         ),
     ),

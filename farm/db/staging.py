@@ -12,7 +12,8 @@ from farm.db import kernels
 from farm.db.measurements import cursor_of
 from farm.db.states import GroupPurpose
 from farm.kernels import Kernel
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH, Versions
 from farm.measurement import MeasuringRules
 
 _STAGE = """

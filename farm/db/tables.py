@@ -413,8 +413,8 @@ class KernelRow(Base):
     # Of the template, its definitions and options, and the versions: see farm.kernels.binary.
     hash: Mapped[str] = mapped_column(unique=True)
     description: Mapped[dict[str, Any]]
-    cutlass: Mapped[str]
-    cuda: Mapped[str]
+    # The toolchain that builds it, by its version: cutlass 4.2.0, cuda 13.0.88.
+    toolchain: Mapped[str]
     state: Mapped[str] = mapped_column(server_default=KernelState.WANTED)
     wanted_at: Mapped[datetime] = mapped_column(server_default=_NOW)
     sent_at: Mapped[datetime | None]
@@ -459,8 +459,8 @@ class BuilderRow(Base):
     __tablename__ = "builders"
 
     name: Mapped[str] = mapped_column(primary_key=True)
-    cutlass: Mapped[str]
-    cuda: Mapped[str]
+    # It takes the kernels of these.
+    toolchains: Mapped[list[str]]
     # How many kernels it builds at a time.
     slots: Mapped[int]
     last_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)

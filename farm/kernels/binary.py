@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import BadArchitecture, BadBinary
+from farm.kernels.toolchains import NVCC, Toolchain, Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +25,9 @@ class Template:
     name: str
     path: Path = field(compare=False)
     options: tuple[str, ...] = field(compare=False)
+    toolchain: Toolchain = field(default=NVCC, compare=False)
     # A shared library for the host with the kernel in it, and not a cubin.
-    library: bool = field(compare=False)
+    library: bool = field(default=False, compare=False)
 
     def for_architecture(self, arch: str) -> str:
         """nvcc's option for the architecture. A library has code for one architecture only, which halves its compilation."""
@@ -57,21 +59,6 @@ def capability_of(arch: str) -> tuple[int, int]:
     return divmod(int(found[1]), 10)
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What a binary is made with: 4.2.0 of CUTLASS, 13.0.88 of nvcc."""
-
-    cutlass: str
-    cuda: str
-
-    def __str__(self) -> str:
-        return f"CUTLASS {self.cutlass} and CUDA {self.cuda}"
-
-
-BUILT_WITH = Versions(cutlass="4.2.0", cuda="13.0.88")
-"""The default versions of a farm: those of the extra `build`."""
-
-
 def ordered(definitions: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """Macros in the order of a binary, because stores such as JSON columns may change their order."""
     return tuple(sorted((str(name), str(value)) for name, value in definitions.items()))
@@ -88,13 +75,17 @@ class Binary:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of the compiler, without the folders of headers."""
+        """Options of nvcc, without the folders of headers. Other toolchains read the architecture and the definitions."""
         defined = (f"-D{name}={value}" for name, value in self.definitions)
         return (*self.template.options, self.template.for_architecture(self.arch), *defined)
 
+    def toolchain(self, versions: Versions) -> str:
+        """The toolchain's version as tables have it."""
+        return self.template.toolchain.text(versions)
+
     def hash(self, versions: Versions) -> str:
-        """SHA-256 of the template, the options and the versions: equal hashes are the same kernel."""
-        text = "\0".join((text_of(self.template), versions.cutlass, versions.cuda, *self.options))
+        """SHA-256 of the template, the options and the toolchain's versions: equal hashes are the same kernel."""
+        text = "\0".join((text_of(self.template), *self.template.toolchain.of(versions).values(), *self.options))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __str__(self) -> str:

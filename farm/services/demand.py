@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from farm.broker.queues import client_name
-from farm.builds import slots_of, versions_of
+from farm.builds import installed_toolchains, slots_of, versions_of
 from farm.db import kernels
 from farm.db.engine import make_engine
 from farm.devices import host_name
@@ -97,7 +97,8 @@ class Demand:
         if waits and (self._announce_at is None or now >= self._announce_at):
             self._announce_at = now + self._settings.silent_after_seconds / 4
             versions, slots = versions_of(self._settings), slots_of(self._settings)
-            self._tell(lambda on: kernels.announce(on, self._builder, versions=versions, slots=slots))
+            toolchains = [toolchain.text(versions) for toolchain in installed_toolchains(self._settings)]
+            self._tell(lambda on: kernels.announce(on, self._builder, toolchains=toolchains, slots=slots))
         elif not waits and self._announce_at is not None:
             self._announce_at = None
             self._tell(lambda on: kernels.leave(on, self._builder))

@@ -12,7 +12,7 @@ from typing import IO, Self
 
 from farm import python_program
 from farm.broker.queues import BUILD_QUEUE, TRAIN_QUEUE
-from farm.builds import can_build
+from farm.builds import installed_toolchains
 from farm.errors import ProgramEnded
 from farm.services import guardian
 from farm.services.embedded import ServiceUrls
@@ -45,12 +45,12 @@ KNOWN = {program.name: program for program in (COORDINATOR, TRAINER, BUILDER, WO
 """Programs of a machine, in the order of their start."""
 
 
-def programs(*, workers: bool = True, trainer: bool = True, builder: bool = True) -> tuple[Program, ...]:
+def programs(settings: Settings, *, workers: bool, trainer: bool, builder: bool) -> tuple[Program, ...]:
     """The known programs, with or without those; the builder only where this machine can build."""
     without = {
         *(() if workers else (WORKERS,)),
         *(() if trainer else (TRAINER,)),
-        *(() if builder and can_build() else (BUILDER,)),
+        *(() if builder and installed_toolchains(settings) else (BUILDER,)),
     }
     return tuple(program for program in KNOWN.values() if program not in without)
 
@@ -113,7 +113,7 @@ class Stack:
         urls: ServiceUrls,
         home: Path,
         *,
-        programs: Sequence[Program] = programs(),
+        programs: Sequence[Program],
         grace_s: float = GRACE_S,
         idle_exit_s: float | None = None,
     ) -> None:

@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         set_up_logging(settings(), "supervisor")
         chosen = programs(
-            workers=not options.no_workers, trainer=not options.no_trainer, builder=not options.no_builder
+            settings(), workers=not options.no_workers, trainer=not options.no_trainer, builder=not options.no_builder
         )
         supervisor = Supervisor(settings(), chosen)
         signal.signal(signal.SIGTERM, supervisor.stop)

@@ -34,8 +34,8 @@ from farm.errors import (
     NoBuilder,
 )
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Versions
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import Measurement
 from farm.services import ServiceUrls
 from farm.services.session import Session
@@ -47,6 +47,7 @@ from support.homes import eventually
 from support.invariants import faults
 from support.kernel_builds import (
     SIGNER,
+    TOOLCHAINS_HERE,
     awaited,
     began,
     binary_of,
@@ -316,20 +317,39 @@ def test_of_two_builders_one_gets_a_kernel(engine: Engine, stored: Stored) -> No
     assert start(engine, 4711) is None
 
 
-def test_a_builder_of_other_versions_leaves_it_to_others(engine: Engine, stored: Stored) -> None:
+def test_a_builder_without_its_toolchain_leaves_it_to_others(engine: Engine, stored: Stored) -> None:
     first, _ = wanted(engine)
-    assert start(engine, first, Versions("4.2.0", "12.8.93")) is None
-    assert start(engine, first) is not None
+    assert start(engine, first, []) is None
+    assert start(engine, first, ["cutlass 4.2.0, cuda 12.8.93", "triton 3.9.0"]) is None
+    assert start(engine, first, ["triton 3.9.0", "cutlass 4.2.0, cuda 13.0.88"]) is not None
+
+
+def test_what_a_builder_leaves_to_another_is_sent_again_at_once(engine: Engine, stored: Stored) -> None:
+    first, second = wanted(engine)
+    with engine.begin() as connection:
+        kernels.mark_sent(connection, [first, second])
+    assert start(engine, first, ["triton 3.9.0"]) is None
+    assert wanted(engine) == []  # nobody else builds it
+    with engine.begin() as connection:
+        kernels.announce(connection, "there:34", toolchains=TOOLCHAINS_HERE, slots=1)
+    assert start(engine, first, ["triton 3.9.0"]) is None
+    assert wanted(engine) == [first]
+    with engine.connect() as connection:
+        assert kernels.builders(connection, silent_after=20) == [
+            {"name": "there:34", "toolchains": TOOLCHAINS_HERE, "slots": 1}
+        ]
 
 
 def test_what_a_host_could_not_build_goes_to_another_where_there_is_one(engine: Engine, stored: Stored) -> None:
     first, second = wanted(engine)
     for kernel_id in (first, second):
         fail(engine, kernel_id, final=False)
-    assert start(engine, first) is not None  # there is no other
     with engine.begin() as connection:
-        kernels.announce(connection, "here:12", versions=BUILT_WITH, slots=1)
-        kernels.announce(connection, "there:34", versions=BUILT_WITH, slots=1)
+        kernels.announce(connection, "there:12", toolchains=["triton 3.9.0"], slots=1)
+    assert start(engine, first) is not None  # there is no other that could
+    with engine.begin() as connection:
+        kernels.announce(connection, "here:12", toolchains=TOOLCHAINS_HERE, slots=1)
+        kernels.announce(connection, "there:34", toolchains=TOOLCHAINS_HERE, slots=1)
     assert start(engine, second) is None
     assert start(engine, second, builder="there") is not None
 
@@ -643,8 +663,8 @@ def test_a_builder_of_other_versions_does_not_start(start_program: Start, tmp_pa
     other = Toolkit(tmp_path / "other", version="12.9.86")
     builder = start_program(FARM_WORKER, "--build", name="builder", **other.variables)
     assert builder.wait() == 3
-    assert "CUDA 12.9.86" in builder.log()
-    assert "CUDA 13.0.88" in builder.log()
+    assert "cuda 12.9.86" in builder.log()
+    assert "cuda 13.0.88" in builder.log()
 
 
 CAMPAIGN = (
@@ -700,7 +720,7 @@ def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored
         with pytest.raises(NoBuilder, match="12 jobs need 2 kernels"):
             _require_builder(opened, connection, stored.campaign_id, builds=False)
         _require_builder(opened, connection, stored.campaign_id, builds=True)
-        kernels.announce(connection, "elsewhere", versions=BUILT_WITH, slots=1)
+        kernels.announce(connection, "elsewhere", toolchains=TOOLCHAINS_HERE, slots=1)
         _require_builder(opened, connection, stored.campaign_id, builds=False)
 
 

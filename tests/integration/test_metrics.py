@@ -31,13 +31,13 @@ from farm.db.states import BatchState, DeviceState, FailureKind, JobState, Kerne
 from farm.devices import DeviceIdentity
 from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH
 from farm.measurement import Measurement
 from farm.metrics import PREFIX, Count, Duration, Metrics
 from farm.services import ServiceUrls
 from farm.settings import Settings
 from support.batch_steps import claim, form, land, leased
 from support.homes import environment, eventually
+from support.kernel_builds import TOOLCHAINS_HERE
 from support.programs import COORDINATOR, FARM_WORKER, Start, free_port, kill_in_a_batch, programs
 from support.samples import ahead, card, cpu, document, row
 from support.scripted_device import Measure, Scripted
@@ -394,8 +394,8 @@ def test_gauges_count_kernels_and_builders(engine: Engine, announce: Announce, s
     announce(card())
     submit(Campaign.from_document(ahead()))
     with engine.begin() as connection:
-        kernels.announce(connection, "here:1", versions=BUILT_WITH, slots=2)
-        assert kernels.start(connection, 1, BUILT_WITH, builder="here") is not None
+        kernels.announce(connection, "here:1", toolchains=TOOLCHAINS_HERE, slots=2)
+        assert kernels.start(connection, 1, TOOLCHAINS_HERE, builder="here") is not None
     found = read(engine)
     assert found.kernels == {
         KernelState.WANTED: 1, KernelState.BUILDING: 1, KernelState.BUILT: 0, KernelState.FAILED: 0

@@ -253,3 +253,27 @@ def test_energy_is_by_the_time_while_power_was_read_and_by_the_runtime_where_tha
             ]
     with pytest.raises(DBAPIError, match="ck_measurements_runtime_settled_positive"):
         landed(engine, device, [(problem, row(2.0, runtime_settled_ms=0.0))])
+
+
+def test_kernels_keep_their_versions_as_a_toolchain_and_get_them_back(database_url: str) -> None:
+    engine = make_engine(database_url, application="test", pool_size=1)
+    migrate.upgrade(engine, "0029")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO kernels (hash, description, cutlass, cuda) VALUES ('a', '{}', '4.2.0', '13.0.88')"
+        )
+        connection.exec_driver_sql("INSERT INTO builders (name, cutlass, cuda, slots) VALUES ('b', '4', '13', 2)")
+    migrate.upgrade(engine)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT toolchain FROM kernels")).scalars().all() == [
+            "cutlass 4.2.0, cuda 13.0.88"
+        ]
+        assert connection.execute(text("SELECT count(*) FROM builders")).scalar_one() == 0
+        connection.exec_driver_sql(
+            "INSERT INTO kernels (hash, description, toolchain) VALUES ('b', '{}', 'triton 3.9.0')"
+        )
+    migrate.downgrade(engine, "0029")
+    with engine.connect() as connection:
+        kernels = connection.execute(text("SELECT cutlass, cuda FROM kernels ORDER BY hash")).all()
+    assert [tuple(kernel) for kernel in kernels] == [("4.2.0", "13.0.88"), ("3.9.0", "")]
+    engine.dispose()

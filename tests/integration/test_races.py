@@ -22,12 +22,12 @@ from farm.db.engine import DISPATCHING, FROZEN_SECONDS, HASTY, MEASURING, make_e
 from farm.db.states import DeviceState, FailureKind, JobState, KernelState
 from farm.devices import DeviceIdentity
 from farm.errors import LeaseHeld, LeaseLost
-from farm.kernels.binary import BUILT_WITH
 from farm.metrics import Metrics
 from farm.settings import Settings
 from support.batch_steps import claim, counts, expire, form, leased, rows
 from support.homes import eventually
 from support.invariants import faults, unfinished
+from support.kernel_builds import TOOLCHAINS_HERE
 from support.races import at_once, nothing_is_broken
 from support.samples import ahead, card, cpu, document, row
 from support.scripted_device import Scripted
@@ -342,7 +342,7 @@ class Storm:
                 waiting = [k["kernel_id"] for k in kernels.listed(connection, states=[KernelState.WANTED])]
             for kernel_id in waiting:
                 with self.engine.begin() as connection:
-                    started = kernels.start(connection, kernel_id, BUILT_WITH, builder="here")
+                    started = kernels.start(connection, kernel_id, TOOLCHAINS_HERE, builder="here")
                 if started is None or chance.random() < 0.2:
                     continue
                 with self.engine.begin() as connection:

@@ -51,12 +51,14 @@ from farm.db.states import (
 )
 from farm.db.task_rows import MAX_ATTEMPTS
 from farm.errors import LeaseHeld, LeaseLost
-from farm.kernels.binary import BUILT_WITH, Binary
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import Measurement
 from farm.settings import Settings
 from support.farm_model import Batch, Device, FarmModel, Job, Kernel
 from support.farm_model import Campaign as ModelCampaign
 from support.invariants import faults, unfinished
+from support.kernel_builds import TOOLCHAINS_HERE
 from support.samples import ahead, card, cpu, document, row
 
 T = TypeVar("T")
@@ -501,7 +503,7 @@ class FarmMachine(RuleBasedStateMachine):
         in_order = sorted(self.model.kernels.values(), key=lambda kernel: kernel.state != KernelState.WANTED)
         kernel = chosen(in_order, pick)
         with self.transaction(dies=dies) as connection:
-            started = kernels.start(connection, kernel.id, BUILT_WITH, builder="here")
+            started = kernels.start(connection, kernel.id, TOOLCHAINS_HERE, builder="here")
         assert (started is not None) == (kernel.state == KernelState.WANTED)
         if started is not None and not dies:
             kernel.state, kernel.starts = KernelState.BUILDING, kernel.starts + 1

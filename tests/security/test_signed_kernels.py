@@ -17,7 +17,8 @@ from farm.db import kernels
 from farm.devices import traits_of_capability
 from farm.errors import KernelMissing, KernelUnreachable
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH
 from farm.settings import Settings
 from farm.signing import Purpose, Signer, is_signed
 from support.commands import farm_here
@@ -25,7 +26,7 @@ from workers.kernels.sources import FarmKernels, own_kernels
 
 _RECORD = {
     "seconds": 1.0, "params_bytes": 368, "shared_bytes": 49152, "threads": 128, "registers": 99, "spill_bytes": 0,
-    "stack_bytes": 0, "static_shared_bytes": 0, "cutlass": BUILT_WITH.cutlass, "cuda": BUILT_WITH.cuda,
+    "stack_bytes": 0, "static_shared_bytes": 0, **BUILT_WITH,
 }  # fmt: skip
 
 
@@ -148,7 +149,7 @@ def test_a_signed_kernel_is_not_loaded_in_the_place_of_another(
 def test_a_host_alone_does_not_load_what_was_planted_in_its_cache(
     tmp_path: Path, stranger: Signer, monkeypatch: pytest.MonkeyPatch, *, signs: bool
 ) -> None:
-    monkeypatch.setattr("workers.kernels.compiler.Compiler.find", lambda: pytest.fail("it is built here"))
+    monkeypatch.setattr("workers.kernels.toolchains.nvcc.Nvcc.find", lambda: pytest.fail("it is built here"))
     here = Settings(home=tmp_path / "home", kernels=tmp_path / "cache")
     planted = built(b"planted")
     KernelCache(here.kernel_cache).put(planted.signed(stranger) if signs else planted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,8 +15,9 @@ from farm.builds.stores import DatabaseStore, Store
 from farm.db import batches, kernels
 from farm.db.campaigns import Stored
 from farm.db.kernels import BuildAttempt as Build
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import Binary
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import BUILT_WITH, TOOLCHAINS
 from farm.signing import Signer
 from support.batch_steps import claim, form
 from support.samples import card
@@ -27,9 +29,14 @@ def wanted(engine: Engine) -> list[int]:
         return kernels.unsent(connection, resend_after=1000)
 
 
-def start(engine: Engine, kernel_id: int, versions: Versions = BUILT_WITH, *, builder: str = "here") -> Build | None:
+TOOLCHAINS_HERE = [toolchain.text(BUILT_WITH) for toolchain in TOOLCHAINS]
+
+
+def start(
+    engine: Engine, kernel_id: int, toolchains: Sequence[str] = TOOLCHAINS_HERE, *, builder: str = "here"
+) -> Build | None:
     with engine.begin() as connection:
-        return kernels.start(connection, kernel_id, versions, builder=builder)
+        return kernels.start(connection, kernel_id, toolchains, builder=builder)
 
 
 def began(engine: Engine, kernel_id: int) -> Build:
@@ -50,7 +57,7 @@ RECORD = {
 def built_of(binary: Binary, code: bytes = b"code") -> Built:
     made = {
         **RECORD, "hash": binary.hash(BUILT_WITH), "sha256": hashlib.sha256(code).hexdigest(), "bytes": len(code),
-        **{"cutlass": BUILT_WITH.cutlass, "cuda": BUILT_WITH.cuda}, **binary.to_json(),
+        **binary.template.toolchain.of(BUILT_WITH), **binary.to_json(),
     }  # fmt: skip
     return Built(code, Record.model_validate(made)).signed(SIGNER)
 

@@ -12,7 +12,8 @@ from farm.builds.record import Built
 from farm.devices import traits_of_capability
 from farm.errors import DevicePoisoned, FarmError, InvalidOnDevice, MeasurementFailed, WrongResult
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
 from support.fake_cuda import FakeCupy, FakePynvml

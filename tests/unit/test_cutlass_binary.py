@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,23 +26,25 @@ from farm.errors import (
 )
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel, cutlass3x
-from farm.kernels.binary import Binary, Versions, architecture_of, ordered, text_of
+from farm.kernels.binary import Binary, architecture_of, ordered, text_of
 from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
 from farm.kernels.cutlass.point import widest_access
 from farm.kernels.families import binary_from_json
+from farm.kernels.toolchains import Versions
 from farm.services.processes import is_alive
 from support.fake_cuda import CUDARuntimeError, FakeCupy
 from support.homes import eventually
 from support.toolkit import PTXAS, cubin
 from workers.kernels.binary_facts import read_facts
-from workers.kernels.compiler import Compiler, error_line, resources
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library
+from workers.kernels.toolchains.compilation import resources
+from workers.kernels.toolchains.nvcc import Nvcc, error_line
 
 PARAMETERS = {
     "tile_m": 64, "tile_n": 64, "tile_k": 32, "warp_m": 32, "warp_n": 32,
     "stages": 3, "swizzle": 1, "split_k": 1, "align": 0,
 }  # fmt: skip
-VERSIONS = Versions(cutlass="4.2.0", cuda="13.0.88")
+VERSIONS = {"cutlass": "4.2.0", "cuda": "13.0.88"}
 
 
 def configuration(
@@ -124,9 +127,17 @@ class TestWhatNamesABinary:
         with pytest.raises(BadInput, match=why):
             binary_from_json({**binary().to_json(), **change})
 
-    @pytest.mark.parametrize("versions", [Versions("4.2.1", "13.0.88"), Versions("4.2.0", "13.1.1")])
+    @pytest.mark.parametrize(
+        "versions", [{"cutlass": "4.2.1", "cuda": "13.0.88"}, {"cutlass": "4.2.0", "cuda": "13.1.1"}]
+    )
     def test_other_versions_make_another(self, versions: Versions) -> None:
         assert binary().hash(versions) != binary().hash(VERSIONS)
+
+    def test_its_name_is_that_of_before_there_were_other_toolchains(self) -> None:
+        parts = (text_of(TEMPLATE), "4.2.0", "13.0.88", *binary().options)
+        every = {**VERSIONS, "triton": "3.9.0"}
+        assert binary().hash(every) == hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        assert binary().toolchain(every) == "cutlass 4.2.0, cuda 13.0.88"
 
     def test_another_template_makes_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before, changed = binary().hash(VERSIONS), text_of(TEMPLATE) + "\n// changed"
@@ -239,12 +250,12 @@ pathlib.Path({seen!r}).write_text("\\0".join([os.getcwd(), os.environ["TMPDIR"],
 """
 
 
-def fake(folder: Path, body: str) -> Compiler:
+def fake(folder: Path, body: str) -> Nvcc:
     """A compiler that does what the body of a Python script says."""
     nvcc = folder / "nvcc"
     nvcc.write_text(FAKE.format(python=sys.executable, body=body, seen=str(folder / "seen")))
     nvcc.chmod(0o755)
-    return Compiler(nvcc=nvcc, headers=folder / "include", versions=VERSIONS)
+    return Nvcc(nvcc=nvcc, headers=folder / "include", versions=VERSIONS)
 
 
 def writes(code: bytes) -> str:
@@ -259,7 +270,7 @@ class TestCompiling:
         assert built.code == cubin()
         assert built.intact
         assert (record.hash, record.definitions) == (made.hash(VERSIONS), dict(made.definitions))
-        assert (record.arch, record.cutlass, record.cuda) == ("sm_90a", "4.2.0", "13.0.88")
+        assert (record.arch, record.versions) == ("sm_90a", VERSIONS)
         assert (record.params_bytes, record.shared_bytes, record.threads) == (368, 49152, 128)
         assert (record.registers, record.spill_bytes, record.stack_bytes, record.static_shared_bytes) == (
             255,
@@ -320,7 +331,7 @@ class TestCompiling:
 
     def test_a_compiler_that_cannot_be_started(self, tmp_path: Path) -> None:
         with pytest.raises(BuildFailed, match="cannot be started"):
-            Compiler(nvcc=tmp_path / "none", headers=tmp_path, versions=VERSIONS).compile(binary())
+            Nvcc(nvcc=tmp_path / "none", headers=tmp_path, versions=VERSIONS).compile(binary())
 
 
 class TestReadingWhatItSays:
@@ -342,9 +353,9 @@ class TestReadingWhatItSays:
 
 class TestFindingACompiler:
     def test_without_headers_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("workers.kernels.compiler._cutlass_headers", lambda: None)
+        monkeypatch.setattr("workers.kernels.toolchains.nvcc._cutlass_headers", lambda: None)
         with pytest.raises(CompilerMissing, match=r"nvidia-cutlass.*pip install .*\[build\]"):
-            Compiler.find()
+            Nvcc.find()
 
     def test_one_on_the_path_is_used_where_no_wheel_brings_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -353,17 +364,17 @@ class TestFindingACompiler:
         version.parent.mkdir()
         version.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n")
         nvcc = fake(tmp_path, "pass").nvcc
-        monkeypatch.setattr("workers.kernels.compiler._cutlass_headers", lambda: tmp_path)
+        monkeypatch.setattr("workers.kernels.toolchains.nvcc._cutlass_headers", lambda: tmp_path)
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-        assert Compiler.find() == Compiler(nvcc=nvcc, headers=tmp_path, versions=VERSIONS)
+        assert Nvcc.find() == Nvcc(nvcc=nvcc, headers=tmp_path, versions=VERSIONS)
 
 
 class TestWithNvcc:
     @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
     def test_a_small_kernel_compiles(self, arch: str) -> None:
         try:
-            compiler = Compiler.find()
+            compiler = Nvcc.find()
         except CompilerMissing as missing:
             pytest.skip(str(missing))
         stages = 2 if arch == "sm_75" else 3
@@ -377,7 +388,7 @@ class TestWithNvcc:
     def test_a_kernel_for_hopper_compiles_into_a_library_that_takes_what_python_gives(self) -> None:
         """Without a card it is loaded all the same, judges problems, and says that there is no card."""
         try:
-            compiler = Compiler.find()
+            compiler = Nvcc.find()
         except CompilerMissing as missing:
             pytest.skip(str(missing))
         built = compiler.compile(HOPPER)

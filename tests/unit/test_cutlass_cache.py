@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from farm.builds.cache import ABANDONED_SECONDS, KernelCache
 from farm.builds.record import Built, Record
@@ -42,6 +43,17 @@ def cache(tmp_path: Path) -> KernelCache:
 def test_what_is_put_comes_back(tmp_path: Path) -> None:
     KernelCache(tmp_path / "new" / "cache").put(built())
     assert KernelCache(tmp_path / "new" / "cache").get(built().record.hash) == built()
+
+
+def test_a_record_has_the_versions_of_one_toolchain() -> None:
+    """And the JSON of before there were several, so that its signature stays valid."""
+    record = built().record
+    assert record.versions == {"cutlass": "4.2.0", "cuda": "13.0.88"}
+    assert record.model_dump().items() >= record.versions.items()
+    for change in ({"cuda": None}, {"triton": "3.9.0"}, {"cutlass": 4}):
+        facts = {name: value for name, value in {**record.model_dump(), **change}.items() if value is not None}
+        with pytest.raises(ValidationError, match=r"toolchain|string"):
+            Record.model_validate(facts)
 
 
 def test_what_was_never_put_is_not_there(cache: KernelCache) -> None:

@@ -14,7 +14,8 @@ from farm.devices import traits_of_capability
 from farm.errors import InvalidOnDevice, KernelMissing, MeasurementFailed, WrongResult
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
 from support.fake_cuda import FakeCupy, FakePynvml
@@ -171,7 +172,7 @@ def binary_of(text: str) -> Binary:
     return binary
 
 
-@pytest.mark.parametrize(("version", "why"), [("12.9.86", "this host has CUTLASS 4.2.0 and CUDA 12.9.86")])
+@pytest.mark.parametrize(("version", "why"), [("12.9.86", "This host has cutlass 4.2.0, cuda 12.9.86")])
 def test_alone_a_host_with_another_compiler_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, why: str
 ) -> None:

@@ -14,8 +14,8 @@ from farm.campaign import Campaign, load
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
-from farm.kernels.binary import BUILT_WITH
 from farm.kernels.cutlass3x.point import SHARED_BYTES, Point
+from farm.kernels.toolchains import BUILT_WITH
 from support.cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
 
 CAMPAIGNS = Path(__file__).parents[2] / "examples" / "campaigns"

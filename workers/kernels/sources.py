@@ -31,9 +31,11 @@ from farm.errors import (
     KernelStoreUnusable,
     KernelUnreachable,
     MeasurementFailed,
+    WrongCompiler,
     first_line,
 )
-from farm.kernels.binary import Binary, Versions
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import Versions
 from farm.settings import Settings
 from farm.signing import Purpose, Signer
 
@@ -149,16 +151,12 @@ class OwnKernels:
         if found is not None and found.is_signed(self._public_keys):
             return found
         missing = "its kernel is not built" if found is None else f"its kernel is refused: {NOT_TRUSTED}"
-        from workers.kernels.compiler import Compiler
+        from workers.kernels.toolchains import compiler_of
 
         try:
-            compiler = Compiler.find()
-            if compiler.versions != self._versions:
-                raise MeasurementFailed(
-                    why=f"{missing}. Another cannot be built here: this host has {compiler.versions}"
-                )
+            compiler = compiler_of(binary.template.toolchain, self._versions)
             built = compiler.compile(binary).signed(self._signer)
-        except CompilerMissing as error:
+        except (CompilerMissing, WrongCompiler) as error:
             raise MeasurementFailed(why=f"{missing} ({binary}). {error}") from None
         except DoesNotCompile as error:
             raise InvalidOnDevice(why=str(error)) from None

@@ -18,7 +18,8 @@ from farm.db.batches.ending import Failure
 from farm.db.states import FailureKind
 from farm.errors import BadKernelParameter, LeaseHeld, LeaseLost, UnknownFamily, first_line
 from farm.kernels import Configuration
-from farm.kernels.binary import BUILT_WITH, Binary, Versions
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH, Versions
 from farm.measurement import Measurement, MeasuringRules
 
 
@@ -182,7 +183,7 @@ _LAND = text("""
 SELECT worker_land(
     :batch_id, :token, CAST(:ids AS bigint[]), CAST(:rows AS jsonb), CAST(:contents AS text[]),
     CAST(:failed AS bigint[]), CAST(:kinds AS text[]), CAST(:messages AS text[]), :pause,
-    CAST(:missing AS bigint[]), CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), :cutlass, :cuda
+    CAST(:missing AS bigint[]), CAST(:hashes AS text[]), CAST(:descriptions AS jsonb[]), CAST(:toolchains AS text[])
 )
 """)
 
@@ -234,8 +235,7 @@ def _landing(
         "missing": list(missing),
         "hashes": [binary.hash(versions) for binary in missing.values()],
         "descriptions": [json.dumps(binary.to_json()) for binary in missing.values()],
-        "cutlass": versions.cutlass,
-        "cuda": versions.cuda,
+        "toolchains": [binary.toolchain(versions) for binary in missing.values()],
     }
 
 

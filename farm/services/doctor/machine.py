@@ -12,8 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from farm.builds import can_build
+from farm.builds import installed_toolchains, versions_of
 from farm.installing import INSTALL
+from farm.kernels.toolchains import NVCC, TOOLCHAINS
 from farm.services.cluster import find_cluster
 from farm.services.doctor.check import Check, CheckState
 from farm.services.home import Home
@@ -98,14 +99,16 @@ def check_gpu(_: Settings) -> Check:
     return Check("gpu", CheckState.OK, f"NVIDIA driver {driver}, CuPy and NVML")
 
 
-def check_builder(_: Settings) -> Check:
+def check_builder(settings: Settings) -> Check:
     """Only builders need it; a machine without is as healthy."""
-    install = INSTALL["build"]
-    if not can_build():
-        return Check("builder", CheckState.OK, f"not installed: this machine builds no CUTLASS kernels ({install})")
-    if shutil.which("g++") is None and shutil.which("c++") is None:
+    toolchains, versions = installed_toolchains(settings), versions_of(settings)
+    if not toolchains:
+        extras = ", ".join(INSTALL[toolchain.extra] for toolchain in TOOLCHAINS)
+        return Check("builder", CheckState.OK, f"not installed: this machine builds no kernels ({extras})")
+    if NVCC in toolchains and shutil.which("g++") is None and shutil.which("c++") is None:
         return Check("builder", CheckState.WARNING, "the extra build is installed, but g++ is not there", "install g++")
-    return Check("builder", CheckState.OK, "CUTLASS and g++: farm-worker --build builds kernels")
+    what = "; ".join(toolchain.text(versions) for toolchain in toolchains)
+    return Check("builder", CheckState.OK, f"{what}: farm-worker --build builds kernels")
 
 
 def check_limits(_: Settings) -> Check:

@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION worker_land(
     p_batch_id bigint, p_token uuid, p_ids bigint[], p_rows jsonb, p_contents text[],
     p_failed bigint[], p_kinds text[], p_messages text[], p_pause float8,
-    p_missing bigint[], p_hashes text[], p_descriptions jsonb[], p_cutlass text, p_cuda text
+    p_missing bigint[], p_hashes text[], p_descriptions jsonb[], p_toolchains text[]
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE v_batch record; v_ids bigint[]; v_environments uuid[]; v_done bigint := 0; v_landed bigint; v_invalid bigint := 0;
@@ -53,9 +53,9 @@ BEGIN
         ) f;
     END IF;
     IF cardinality(p_missing) > 0 THEN
-        INSERT INTO kernels (hash, description, cutlass, cuda)
-        SELECT DISTINCT ON (k.hash) k.hash, k.description, p_cutlass, p_cuda
-        FROM unnest(p_missing, p_hashes, p_descriptions) AS k(job_id, hash, description)
+        INSERT INTO kernels (hash, description, toolchain)
+        SELECT DISTINCT ON (k.hash) k.hash, k.description, k.toolchain
+        FROM unnest(p_missing, p_hashes, p_descriptions, p_toolchains) AS k(job_id, hash, description, toolchain)
         WHERE k.job_id = ANY(v_batch.job_ids) ORDER BY k.hash
         ON CONFLICT DO NOTHING;
         WITH these AS MATERIALIZED (

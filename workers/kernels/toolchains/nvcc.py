@@ -1,14 +1,11 @@
-"""Compiling a binary with nvcc: finding the compiler and the headers, reading its output, and the time limit."""
+"""nvcc with the headers of CUTLASS: finding both, compiling, and reading the output."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -17,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from farm.builds import HEADERS
-from farm.builds.record import Built, Record
+from farm.builds.record import Built
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
-from farm.kernels.binary import Binary, Versions, text_of
+from farm.kernels.binary import Binary, text_of
+from farm.kernels.toolchains import NVCC, Versions
 from workers.kernels.binary_facts import read_facts
-
-TIME_LIMIT_SECONDS = 300.0
-"""The slowest of 365 kernels of CUTLASS 2.x took 25 s on a busy host, of 3.x 100 s."""
-
-MAX_LINE = 400
-"""Maximum characters of the compiler's output in an error. Names of template types can take thousands."""
-
-ENTRY = "gemm"
-"""The kernel whose resources are recorded."""
+from workers.kernels.toolchains.compilation import (
+    KILLED,
+    TEMPORARY,
+    TIME_LIMIT_SECONDS,
+    built,
+    cut,
+    environment_in,
+    run,
+)
 
 PROOF = '#include "cutlass/cutlass.h"\nextern "C" __global__ void nothing() {}\n'
 """A source that every host that builds can compile in a second or two."""
@@ -44,17 +41,10 @@ kernel is compressed; the template there refuses an architecture that lacks inst
 _ERROR_LINE = re.compile(r"\b(?:error|fatal)\b", re.IGNORECASE)
 _OF_THE_KERNEL = re.compile(r"\): error:|\bptxas\b.*\berror\b")
 """Errors in C++ or assembly. A missing header, host compiler or architecture is `fatal`, and a fault of the host."""
-_KILLED = re.compile(r"died due to signal|Killed|No space left on device|out of memory", re.IGNORECASE)
-_RESOURCES = {
-    "registers": re.compile(r"Used (\d+) registers"),
-    "spill_bytes": re.compile(r"(\d+) bytes spill stores"),
-    "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
-    "static_shared_bytes": re.compile(r"(\d+) bytes smem"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiler:
+class Nvcc:
     """An nvcc and the headers of CUTLASS."""
 
     nvcc: Path
@@ -66,18 +56,19 @@ class Compiler:
         """Of the wheels in this environment first, then an nvcc on the PATH. Raises `CompilerMissing`."""
         headers = _cutlass_headers()
         if headers is None:
-            raise CompilerMissing(why="there are no headers of CUTLASS (nvidia-cutlass)")
+            raise CompilerMissing(toolchain=NVCC, why="there are no headers of CUTLASS (nvidia-cutlass)")
         nvcc = next(_compilers(), None)
         if nvcc is None:
-            raise CompilerMissing(why="there is no nvcc (nvidia-cuda-nvcc)")
-        return cls(nvcc=nvcc, headers=headers, versions=Versions(_cutlass_version(headers), _cuda_version(nvcc)))
+            raise CompilerMissing(toolchain=NVCC, why="there is no nvcc (nvidia-cuda-nvcc)")
+        versions = {"cutlass": _cutlass_version(headers), "cuda": _cuda_version(nvcc)}
+        return cls(nvcc=nvcc, headers=headers, versions=versions)
 
     def prove(self) -> None:
         """Compiles next to nothing. Raises `CompilerMissing` where that fails: then no kernel is to blame.
 
         A host without g++, or with a full disk, would otherwise fail every kernel of the farm.
         """
-        with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name:
             (Path(name) / _SOURCE).write_text(PROOF)
             command = [
                 str(self.nvcc),
@@ -89,21 +80,21 @@ class Compiler:
                 _CUBIN,
                 _SOURCE,
             ]
-            environment = {**os.environ, "TMPDIR": name, "LC_ALL": "C"}
+            environment = environment_in(Path(name))
             try:
                 done = subprocess.run(
                     command, cwd=name, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_SECONDS,
                     check=False,
                 )  # fmt: skip
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise CompilerMissing(why=f"{self.nvcc} does not work ({error})") from None
+                raise CompilerMissing(toolchain=NVCC, why=f"{self.nvcc} does not work ({error})") from None
             if done.returncode:
                 line = error_line(done.stdout + done.stderr, self.headers) or f"it ended with {done.returncode}"
-                raise CompilerMissing(why=f"{self.nvcc} cannot compile here: {line}")
+                raise CompilerMissing(toolchain=NVCC, why=f"{self.nvcc} cannot compile here: {line}")
 
     def compile(self, binary: Binary, *, time_limit: float = TIME_LIMIT_SECONDS) -> Built:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
-        with tempfile.TemporaryDirectory(prefix="gemm-farm-build-") as name:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name:
             folder = Path(name)
             (folder / _SOURCE).write_text(text_of(binary.template))
             began = time.monotonic()
@@ -116,58 +107,28 @@ class Compiler:
             params_bytes, shared_bytes, threads = read_facts(code)
         except ValueError as error:
             raise BuildFailed(binary=binary, why=f"what the compiler wrote cannot be read: {error}") from None
-        record = Record(
-            hash=binary.hash(self.versions),
-            template=binary.template.name,
-            definitions=dict(binary.definitions),
-            arch=binary.arch,
-            label=binary.label,
-            cutlass=self.versions.cutlass,
-            cuda=self.versions.cuda,
-            seconds=round(seconds, 3),
-            sha256=hashlib.sha256(code).hexdigest(),
-            bytes=len(code),
+        return built(
+            binary,
+            self.versions,
+            code,
+            seconds=seconds,
             params_bytes=params_bytes,
             shared_bytes=shared_bytes,
             threads=threads,
-            **resources(output, ENTRY),
+            ptxas=output,
         )
-        return Built(code, record)
 
     def _run(self, binary: Binary, folder: Path, time_limit: float) -> str:
-        """Compiles inside the folder, where also nvcc's own files go. Its processes end with it."""
+        """Compiles inside the folder, and returns what the compiler printed."""
         output = _output(binary)
         where = (f"-I{self.headers}", *(f"-L{place}" for place in self._libraries(binary)))
         command = [str(self.nvcc), *binary.options, "-Xptxas=-v", *where, "-o", output, _SOURCE]
-        environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
-        try:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise BuildFailed(binary=binary, why=f"{self.nvcc} cannot be started ({error})") from None
-        try:
-            printed, _ = process.communicate(timeout=time_limit)
-        except subprocess.TimeoutExpired:
-            raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
-        finally:
-            if process.poll() is None:  # too slow, or this process was interrupted
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        if process.returncode == 0 and (folder / output).is_file():
+        status, printed = run(binary, command, folder, time_limit=time_limit)
+        if status == 0 and (folder / output).is_file():
             return printed
         line = error_line(printed, self.headers)
-        if line is None or not _OF_THE_KERNEL.search(line) or _KILLED.search(printed):
-            how = f"the compiler ended with {process.returncode}"
+        if line is None or not _OF_THE_KERNEL.search(line) or KILLED.search(printed):
+            how = f"the compiler ended with {status}"
             raise BuildFailed(binary=binary, why=f"{how}: {line}" if line else how)
         raise DoesNotCompile(binary=binary, why=line)
 
@@ -185,19 +146,8 @@ def error_line(output: str, headers: Path) -> str | None:
     """The first line that reports an error, with headers named as in their includes."""
     for line in output.splitlines():
         if _ERROR_LINE.search(line):
-            text = line.strip().replace(f"{headers}{os.sep}", "")
-            return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}…"
+            return cut(line.strip().replace(f"{headers}{os.sep}", ""))
     return None
-
-
-def resources(output: str, entry: str) -> dict[str, int]:
-    """The resources of a kernel in the output of ptxas -v: registers, spill_bytes, stack_bytes, static_shared_bytes. 0 if missing."""
-    about = re.search(
-        rf"Compiling entry function '{re.escape(entry)}'(.*?)(?=Compiling entry function|\Z)", output, re.S
-    )
-    text = about[1] if about else ""
-    found = {name: pattern.search(text) for name, pattern in _RESOURCES.items()}
-    return {name: int(match[1]) if match else 0 for name, match in found.items()}
 
 
 def _compilers() -> Iterator[Path]:
@@ -210,7 +160,7 @@ def _compilers() -> Iterator[Path]:
 
 
 def _cutlass_headers() -> Path | None:
-    wheel = importlib.util.find_spec(HEADERS)
+    wheel = importlib.util.find_spec(NVCC.module)
     for place in (wheel.submodule_search_locations if wheel else None) or ():
         headers = Path(place) / "source" / "include"
         if (headers / "cutlass" / "version.h").is_file():
@@ -228,8 +178,8 @@ def _cuda_version(nvcc: Path) -> str:
     try:
         printed = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerMissing(why=f"{nvcc} does not work ({error})") from None
+        raise CompilerMissing(toolchain=NVCC, why=f"{nvcc} does not work ({error})") from None
     found = re.search(r"\bV(\d+(?:\.\d+)+)", printed)
     if found is None:
-        raise CompilerMissing(why=f"{nvcc} does not report its version")
+        raise CompilerMissing(toolchain=NVCC, why=f"{nvcc} does not report its version")
     return found[1]
