@@ -12,8 +12,8 @@ import numpy as np
 from farm.gemm import ElementType
 from farm.operands import DISTRIBUTIONS, MatrixRules, OperandRules
 from workers.kernels.tiled import CUDA_TYPES, source
-from workers.measure.elements import STORAGE
-from workers.measure.operands import Arena, Buffers, SetLayout, encoded
+from workers.measure.elements import STORAGE, encoded
+from workers.measure.operands import Arena, Buffers, SetLayout
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
 

@@ -100,10 +100,20 @@ def _first_rows(cp: Any, layout: SetLayout, operands: OperandSet, rows: int) -> 
     inputs = blank(types.ab.of_a, layout.inputs)
     of_b = inputs if types.ab.of_a is types.ab.of_b else blank(types.ab.of_b, layout.inputs)
     addends = blank(types.cd, layout.addends) if layout.addends else None
-    buffers = Buffers(layout, inputs, of_b, addends, blank(types.cd, layout.outputs))
+    outputs, bias = blank(types.cd, layout.outputs), blank(types.cd, layout.bias) if layout.bias else None
+    a_factors, b_factors = (
+        blank(ElementType.F32, count) if count else None for count in (layout.a_factors, layout.b_factors)
+    )
+    buffers = Buffers(layout, inputs, of_b, addends, outputs, a_factors, b_factors, bias)
     views = buffers.views(0)
-    views.a[...], views.b[...] = operands.a[..., :rows, :], operands.b
-    if views.c is not None and operands.c is not None:
-        views.c[...] = operands.c[..., :rows, :]
+    pairs = [(views.a, operands.a[..., :rows, :]), (views.b, operands.b), (views.b_factors, operands.b_factors)]
+    pairs += [(views.bias, operands.bias)]
+    if operands.c is not None:
+        pairs += [(views.c, operands.c[..., :rows, :])]
+    if operands.a_factors is not None and views.a_factors is not None:
+        pairs += [(views.a_factors, operands.a_factors[..., : views.a_factors.shape[-2], :])]
+    for target, source in pairs:
+        if target is not None:
+            target[...] = source
     views.d.fill(poison(types.cd))
     return buffers

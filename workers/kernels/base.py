@@ -15,6 +15,7 @@ from farm.devices import DeviceTraits
 from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
+from farm.scale import SCALE_BYTES
 from workers.kernels.sources import Kernels
 from workers.measure.operands import Buffers, SetLayout
 
@@ -46,17 +47,25 @@ class Placement:
     inputs_of_b: int  # what its B's offset counts from
     addends: int  # the first set's C; 0 without C
     outputs: int  # the first set's D
+    a_factors: int = 0  # the first set's factors of A; 0 without
+    b_factors: int = 0
+    bias: int = 0  # the first set's; 0 without
 
     @classmethod
     def of(cls, buffers: Buffers, sets: int) -> Placement:
-        first = 0 if buffers.addends is None else int(buffers.addends.data.ptr)
+        def first(buffer: Any) -> int:
+            return 0 if buffer is None else int(buffer.data.ptr)
+
         return cls(
             layout=buffers.layout,
             sets=sets,
-            inputs=int(buffers.inputs.data.ptr),
-            inputs_of_b=int(buffers.inputs_of_b.data.ptr),
-            addends=first,
-            outputs=int(buffers.outputs.data.ptr),
+            inputs=first(buffers.inputs),
+            inputs_of_b=first(buffers.inputs_of_b),
+            addends=first(buffers.addends),
+            outputs=first(buffers.outputs),
+            a_factors=first(buffers.a_factors),
+            b_factors=first(buffers.b_factors),
+            bias=first(buffers.bias),
         )
 
     def addresses(self, index: int) -> tuple[int, int, int, int]:
@@ -67,6 +76,19 @@ class Placement:
         output = index * lies.outputs * types.cd.bytes
         c = self.addends + output if self.addends else 0
         return self.inputs + inputs, b, c, self.outputs + output
+
+    def added(self, index: int) -> tuple[int, int, int]:
+        """The addresses of A's scale factors, B's scale factors and the bias of a set; 0 where there is none.
+
+        `workers.measure.stored` describes how factors lie. Those of a batch, and its biases, follow each other.
+        """
+        lies = self.layout
+        a, b, bias = index * lies.a_factors, index * lies.b_factors, index * lies.bias
+        return (
+            self.a_factors and self.a_factors + a * SCALE_BYTES,
+            self.b_factors and self.b_factors + b * SCALE_BYTES,
+            self.bias and self.bias + bias * lies.problem.types.cd.bytes,
+        )
 
 
 class BoundKernel(Protocol):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.gemm import ElementType
+from farm.operands import MatrixRules
 
 E = ElementType
 
@@ -51,6 +52,12 @@ INTEGER_SPAN = 127
 """A number on [-1, 1] becomes an integer of -127 to 127."""
 
 MAX_HALF = 65504.0
+
+INTEGER_DEVIATION = 0.25
+"""Normal numbers become integers of this standard deviation, as a share of 127: few reach the ends."""
+
+MAX_INTEGER = 2
+"""The largest of `integers`. Every type has these numbers, and sums of some 10^5 products are exact in float32."""
 
 _FORMATS = {E.F8E4M3: (4, 3, 7), E.F8E5M2: (5, 2, 15)}  # exponent bits, mantissa bits, bias
 
@@ -106,6 +113,19 @@ def encode(kind: ElementType, numbers: Any, xp: Any = np) -> Any:
     if kind is E.TF32:
         return (bits & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)).view(np.float32)
     return (bits >> np.uint32(dropped)).astype(np.uint16)
+
+
+def encoded(kind: ElementType, numbers: Any, rules: MatrixRules, xp: Any = np) -> Any:
+    """Numbers of a distribution, times the scale, as elements. Those that have the storage type are returned unchanged."""
+    if numbers.dtype == STORAGE[kind] and kind is not E.TF32:
+        return numbers
+    if kind in INTEGERS and rules.distribution == "normal":
+        numbers *= INTEGER_DEVIATION
+    if kind in INTEGERS and rules.distribution == "integers":
+        numbers /= INTEGER_SPAN
+    if kind is E.F16 and rules.factor > 1:
+        numbers = xp.clip(numbers, -MAX_HALF, MAX_HALF)
+    return encode(kind, numbers, xp)
 
 
 def decode(kind: ElementType, elements: Any, xp: Any = np) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import Any
@@ -17,19 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farm.errors import InvalidOnDevice
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.operands import Distribution, MatrixRules, OperandRules
-from workers.measure.elements import MAX_HALF, UNIT_ROUNDOFF, decode
-from workers.measure.operands import DEFAULT, MAX_INTEGER, encoded, stored_shapes
+from farm.scale import Scale
+from workers.measure.elements import INTEGER_SPAN, INTEGERS, MAX_HALF, MAX_INTEGER, UNIT_ROUNDOFF, decode, encoded
+from workers.measure.stored import stored_shapes
 from workers.measure.weights import elements_of
 
 Floats = NDArray[np.float64]
+
+DEFAULT = OperandRules()
 
 REACH = 8.0
 """Root mean squares that the largest of 10^8 elements of a result stays below, where many products add up."""
 
 _HEAVY = 24.0
 """Where both matrices are normal and k is 1, the largest product is some 30 root mean squares; more terms even it out."""
+
+FACTORS = 1.25, 2.0
+"""Scale factors are uniform on it. It does not have 1, nor do products of two factors: that one is left out always shows."""
+
+_MEAN_FACTOR = (FACTORS[0] + FACTORS[1]) / 2
+_SQUARE_OF_FACTORS = (FACTORS[0] ** 2 + FACTORS[0] * FACTORS[1] + FACTORS[1] ** 2) / 3
+"""Of a uniform number the mean of its square."""
+
+_UNEVEN_FACTORS = FACTORS[1] / math.sqrt(_SQUARE_OF_FACTORS)
+"""The largest factor as a multiple of their root mean square."""
 
 _QUANTILES = 4096
 _LINES = 32
@@ -38,15 +52,15 @@ _LINES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Magnitudes:
-    """Of the elements of alpha·A·B + beta·C."""
+    """Of the elements of alpha·A·B + beta·C + bias, with scale factors, before an activation."""
 
     # Root mean square; 1 where every element is 0.
     scale: float
-    # The part of it that is the mean of alpha·A·B: sums that only grow, whose rounding errors do not cancel.
+    # The part of it that is the mean of alpha·A·B, at its largest: sums that only grow, whose rounding errors do not cancel.
     growing: float
     # The largest elements that occur, as a multiple of the scale: `REACH`, or more.
     reach: float
-    # The root mean square of the largest row or column, as a multiple of that of all; 1 but for files.
+    # The root mean square of the largest row or column, as a multiple of that of all; 1 but for files and scale factors.
     uneven: float
 
 
@@ -61,12 +75,18 @@ class _Moments:
     def root_mean_square(self) -> float:
         return math.sqrt(self.mean_square)
 
+    def times_factors(self) -> _Moments:
+        """Of the same matrix with scale factors."""
+        uneven = self.uneven * _UNEVEN_FACTORS
+        return _Moments(self.mean * _MEAN_FACTOR, self.mean_square * _SQUARE_OF_FACTORS, self.peak, uneven)
+
 
 def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
-    """Root mean square of an element of the result for operands of these rules; never 0.
+    """Root mean square of an element of the result, before an activation, for operands of these rules; never 0.
 
     An element of A·B is a sum of k products of independent numbers: its mean is k times the product of their means, and its
-    variance k times that of a product. Means of A·B and of C are added up as if they had one sign.
+    variance k times that of a product. Means of A·B and of C are added up as if they had one sign. Scale factors are
+    independent numbers too.
     """
     return magnitudes(problem, rules).scale
 
@@ -74,30 +94,55 @@ def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
 @lru_cache(maxsize=256)
 def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
     """Raises `InvalidOnDevice` where a file cannot be used, or the result would overflow."""
-    p, k = problem, problem.shape.k
-    a, b = _moments(problem, rules, "a"), _moments(problem, rules, "b")
+    p, k, scaled = problem, problem.shape.k, problem.scale is not Scale.NONE
+    of_a, of_b = _moments(problem, rules, "a"), _moments(problem, rules, "b")
+    a, b = (of_a.times_factors(), of_b.times_factors()) if scaled else (of_a, of_b)
     c = _moments(problem, rules, "c") if p.beta else _Moments(0.0, 0.0)
     of_products = k * a.mean * b.mean
     variance = max(0.0, k * (a.mean_square * b.mean_square - (a.mean * b.mean) ** 2))
     mean = abs(p.alpha * of_products) + abs(p.beta * c.mean)
     squares = p.alpha**2 * variance + p.beta**2 * max(0.0, c.mean_square - c.mean**2) + mean**2
+    squares += _square_of_bias(problem, rules)
     scale = math.sqrt(squares) or 1.0
     together = min(math.sqrt(k) * a.peak * b.peak, REACH + _HEAVY / math.sqrt(k))
     uneven = a.uneven * b.uneven
     matrices = rules.matrices
     if matrices["a"].file is not None and matrices["b"].file is not None:
-        uneven = max(uneven, _uneven_together(problem, rules) / (a.root_mean_square * b.root_mean_square or 1.0))
+        together_uneven = _uneven_together(problem, rules) / (of_a.root_mean_square * of_b.root_mean_square or 1.0)
+        uneven = max(uneven, together_uneven * (_UNEVEN_FACTORS**2 if scaled else 1.0))
+    largest_mean = FACTORS[1] ** 2 * k * of_a.mean * of_b.mean if scaled else of_products
     found = Magnitudes(
-        scale=scale, growing=0.0 if _exact(p, rules, a, b) else abs(p.alpha * of_products),
+        scale=scale, growing=0.0 if _exact(p, rules, a, b) else abs(p.alpha * largest_mean),
         reach=max(REACH, together), uneven=max(uneven, c.uneven),
     )  # fmt: skip
     _check_fits(problem, rules, mean + REACH * uneven * math.sqrt(max(0.0, squares - mean**2)))
     return found
 
 
+def bias_rules(problem: Problem, rules: OperandRules = DEFAULT) -> MatrixRules:
+    """What a bias is filled with: uniform numbers whose root mean square is about that of the rest of the result.
+
+    A bias of a fixed size would vanish in a sum of many terms. The factor is a power of two: hosts whose means differ in
+    the last bit have the same numbers. Integers are those of `uniform`.
+    """
+    if problem.types.cd in INTEGERS:
+        return MatrixRules(distribution="uniform")
+    rest = magnitudes(replace(problem, fused=Fusion.NONE), rules).scale
+    factor = 2.0 ** round(math.log2(math.sqrt(3) * rest))
+    return MatrixRules.model_construct(distribution="uniform", scale=factor)
+
+
+def _square_of_bias(problem: Problem, rules: OperandRules) -> float:
+    """Its mean square."""
+    if not problem.fused.bias:
+        return 0.0
+    factor = INTEGER_SPAN if problem.types.cd in INTEGERS else bias_rules(problem, rules).factor
+    return factor**2 / 3
+
+
 def _exact(problem: Problem, rules: OperandRules, a: _Moments, b: _Moments) -> bool:
     """Whether A and B are constants whose sums are exact in the accumulator."""
-    if {rules.matrices[name].distribution for name in "ab"} != {"ones"}:
+    if problem.scale is not Scale.NONE or {rules.matrices[name].distribution for name in "ab"} != {"ones"}:
         return False
     unit = UNIT_ROUNDOFF[problem.types.acc]
     mantissa = int(math.frexp(a.mean * b.mean)[0] * 2**53)

@@ -8,6 +8,9 @@ left out or computed twice shows.
 Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
 reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
 sets are copies of it: they lie apart, which is what keeps caches cold.
+
+Scale factors and a bias have numbers of their own too. Factors are uniform on `FACTORS`, and a bias is as large as the rest of
+the result (`workers.measure.magnitudes.bias_rules`), so that one that is left out or swapped shows.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from numpy.typing import NDArray
 from farm.errors import MeasurementFailed
 from farm.gemm import ElementType, Problem
 from farm.operands import MatrixRules, OperandRules
-from workers.measure.elements import INTEGER_SPAN, INTEGERS, MAX_HALF, STORAGE, encode, poison
+from farm.scale import SCALE_BYTES
+from workers.measure.elements import MAX_INTEGER, STORAGE, encoded, poison
+from workers.measure.magnitudes import DEFAULT, FACTORS, bias_rules
+from workers.measure.stored import Factors, stored_shapes
 from workers.measure.weights import elements_of
 
 Array = NDArray[Any]
@@ -32,20 +38,12 @@ CACHE_FACTOR = 2
 """A rotation is cold when its footprint is at least this many times the last-level cache: the advice of NVIDIA's
 "GEMM performance measurement methodology guidelines" for CUTLASS."""
 
-INTEGER_DEVIATION = 0.25
-"""Normal numbers become integers of this standard deviation, as a share of 127: few reach the ends."""
-
-MAX_INTEGER = 2
-"""The largest of `integers`. Every type has these numbers, and sums of some 10^5 products are exact in float32."""
-
 OPERANDS_VERSION = 1
 """Version of the numbers that operands are filled with. Raise it with each change of them, also in `operands.cu`.
 
 It is part of a row's environment. Digests of results are compared by it (`farm.db.corrupted_results`): without it, a device
 whose worker was upgraded first would be taken for one that corrupts results.
 """
-
-DEFAULT = OperandRules()
 
 
 def _aligned(count: int, step: int) -> int:
@@ -63,6 +61,9 @@ class SetLayout:
     b_offset: int
     inputs: int  # elements of A and B, padding included
     outputs: int  # elements of D, and of C where there is one, padding included
+    a_factors: int = 0  # scale factors of A, padding included
+    b_factors: int = 0
+    bias: int = 0  # elements of the bias, padding included
 
     @classmethod
     def of(cls, problem: Problem, alignment_bytes: int) -> SetLayout:
@@ -70,7 +71,19 @@ class SetLayout:
         types, stored = problem.types, stored_shapes(problem)
         step, out_step = (max(1, alignment_bytes // kind.bytes) for kind in (types.ab, types.cd))
         a, b = (_aligned(math.prod(stored[name]), step) for name in "ab")
-        return cls(problem=problem, b_offset=a, inputs=a + b, outputs=_aligned(math.prod(stored["c"]), out_step))
+        a_factors, b_factors = (
+            0 if found is None else _aligned(math.prod(found.stored), max(1, alignment_bytes // SCALE_BYTES))
+            for found in (Factors.of_a(problem), Factors.of_b(problem))
+        )
+        return cls(
+            problem=problem,
+            b_offset=a,
+            inputs=a + b,
+            outputs=_aligned(math.prod(stored["c"]), out_step),
+            a_factors=a_factors,
+            b_factors=b_factors,
+            bias=_aligned(problem.batch * problem.shape.n, out_step) if problem.fused.bias else 0,
+        )
 
     @property
     def addends(self) -> int:
@@ -79,8 +92,9 @@ class SetLayout:
 
     @property
     def bytes(self) -> int:
-        types = self.problem.types
-        return self.inputs * types.ab.bytes + (self.outputs + self.addends) * types.cd.bytes
+        types, factors = self.problem.types, self.a_factors + self.b_factors
+        of_cd = self.outputs + self.addends + self.bias
+        return self.inputs * types.ab.bytes + of_cd * types.cd.bytes + factors * SCALE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,22 +127,28 @@ class OperandSet:
     """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
     Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. Their arrays are of the types' storage (see
-    `workers.measure.elements`).
+    `workers.measure.elements`). Scale factors are float32, with one element for each block of their matrix.
     """
 
     a: Any
     b: Any
     c: Any | None  # as d, only where beta is not 0
     d: Any
+    a_factors: Any | None = None  # [blocks of rows, blocks along k]
+    b_factors: Any | None = None  # [blocks along k, blocks of columns]
+    bias: Any | None = None  # [n]
 
     def stacked(self) -> OperandSet:
         """Views with an axis for the batch, also without a batch."""
-        a, b, c, d = (x if x is None or x.ndim == 3 else x[None] for x in (self.a, self.b, self.c, self.d))
-        return OperandSet(a, b, c, d)
+        return self if self.d.ndim == 3 else self._each(lambda x: x[None])
 
     def matrices(self, part: Any) -> OperandSet:
         """Of stacked views, those of some matrices of the batch."""
-        return OperandSet(self.a[part], self.b[part], None if self.c is None else self.c[part], self.d[part])
+        return self._each(lambda x: x[part])
+
+    def _each(self, view: Callable[[Any], Any]) -> OperandSet:
+        arrays = (self.a, self.b, self.c, self.d, self.a_factors, self.b_factors, self.bias)
+        return OperandSet(*(None if x is None else view(x) for x in arrays))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +163,17 @@ class Buffers:
     inputs_of_b: Any
     addends: Any | None
     outputs: Any
+    a_factors: Any | None = None
+    b_factors: Any | None = None
+    bias: Any | None = None
 
     def views(self, index: int) -> OperandSet:
         """The operand set of that number.
 
         A transposed operand is a transposed view of its storage: no copy, so that the library really gets the layout.
         """
-        lies, given, stored = self.layout, self.layout.problem.layout, stored_shapes(self.layout.problem)
-        first, out = index * lies.inputs, index * lies.outputs
+        lies, problem, stored = self.layout, self.layout.problem, stored_shapes(self.layout.problem)
+        given, first, out = problem.layout, index * lies.inputs, index * lies.outputs
 
         def view(buffer: Any, name: str, start: int, *, transposed: bool = False) -> Any:
             # Without a batch there is no axis for it, so that a library is called with matrices.
@@ -158,19 +181,37 @@ class Buffers:
             lying = buffer[start : start + math.prod(shape)].reshape(shape)
             return lying.swapaxes(-1, -2) if transposed else lying
 
+        def of_factors(buffer: Any | None, factors: Factors | None, start: int) -> Any | None:
+            """By lines and blocks along k."""
+            if buffer is None or factors is None:
+                return None
+            lying = buffer[start : start + math.prod(factors.stored)].reshape(factors.stored)
+            return factors.by_line(lying) if problem.batch != 1 else factors.by_line(lying)[0]
+
+        of_b = of_factors(self.b_factors, Factors.of_b(problem), index * lies.b_factors)
+        bias = None
+        if self.bias is not None:
+            lying = self.bias[index * lies.bias :][: problem.batch * problem.shape.n]
+            bias = lying if problem.batch == 1 else lying.reshape(problem.batch, -1)
         return OperandSet(
             view(self.inputs, "a", first, transposed=given.a_transposed),
             view(self.inputs_of_b, "b", first + lies.b_offset, transposed=given.b_transposed),
             None if self.addends is None else view(self.addends, "c", out),
             view(self.outputs, "c", out),
+            of_factors(self.a_factors, Factors.of_a(problem), index * lies.a_factors),
+            None if of_b is None else of_b.swapaxes(-1, -2),
+            bias,
         )
 
 
 Write = Callable[[Any, ElementType, MatrixRules, int, int], None]
 """Fills a flat array with elements under the rules, for a seed and a stream: streams of one seed are different numbers."""
 
-A_STREAM, C_STREAM, B_STREAM = 0, 1, 2
+A_STREAM, C_STREAM, B_STREAM, A_FACTORS_STREAM, B_FACTORS_STREAM, BIAS_STREAM = range(6)
 """Streams of the matrices. One buffer of A and B is one stream, that of A."""
+
+
+_UNIFORM = MatrixRules(distribution="uniform")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +222,7 @@ class _Part:
     stream: int
     offset: int = 0
     stored: tuple[int, int, int] = (0, 0, 0)  # as of `stored_shapes`
+    factors: bool = False  # numbers on [-1, 1], moved to `FACTORS`
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +234,8 @@ class _Content:
     stride: int = 0  # elements from a set to the next; 0: one stream, whatever the problem
 
 
-def stored_shapes(problem: Problem) -> dict[str, tuple[int, int, int]]:
-    """Matrices, rows and columns of A, B and C as they lie in memory."""
-    s, layout, batch = problem.shape, problem.layout, problem.batch
-    return {
-        "a": (batch, s.k, s.m) if layout.a_transposed else (batch, s.m, s.k),
-        "b": (batch, s.n, s.k) if layout.b_transposed else (batch, s.k, s.n),
-        "c": (batch, s.m, s.n),
-    }
-
-
 def _contents(layout: SetLayout, rules: OperandRules) -> dict[tuple[ElementType, int], _Content]:
-    """What fills the buffers of inputs, by their element type and first stream."""
+    """What fills the buffers, by their element type and first stream."""
     problem, matrices, seed = layout.problem, rules.matrices, rules.seed
     types, stored = problem.types, stored_shapes(problem)
     places = {"a": (A_STREAM, 0), "b": (B_STREAM, layout.b_offset), "c": (C_STREAM, 0)}
@@ -224,6 +256,10 @@ def _contents(layout: SetLayout, rules: OperandRules) -> dict[tuple[ElementType,
         }
     else:
         found = {(types.ab, A_STREAM): _Content(seed, parts_of("a", "b"), layout.inputs)}
+    for stream in (A_FACTORS_STREAM, B_FACTORS_STREAM):
+        found[ElementType.F32, stream] = _Content(seed, (_Part(_UNIFORM, stream, factors=True),))
+    if layout.bias:
+        found[types.cd, BIAS_STREAM] = _Content(seed, (_Part(bias_rules(problem, rules), BIAS_STREAM),))
     return {**found, (types.cd, C_STREAM): alone("c", C_STREAM, layout.outputs)}
 
 
@@ -250,10 +286,20 @@ class Arena:
         self._outputs.clear()
 
     def buffers(self, layout: SetLayout, count: int, rules: OperandRules) -> Buffers:
-        """Room for that many sets, filled under the rules. Raises `InvalidOnDevice` where a file does not fit."""
+        """Room for that many sets, filled under the rules.
+
+        Raises `InvalidOnDevice` where a file does not fit, or a result with a bias would overflow.
+        """
         types = layout.problem.types
         contents = _contents(layout, rules)
-        sizes = {key: (layout.addends if key[1] == C_STREAM else layout.inputs) * count for key in contents}
+        each = {
+            A_STREAM: layout.inputs,
+            C_STREAM: layout.addends,
+            A_FACTORS_STREAM: layout.a_factors,
+            B_FACTORS_STREAM: layout.b_factors,
+            BIAS_STREAM: layout.bias,
+        }
+        sizes = {key: each[key[1]] * count for key in contents}
         wanted = {key: content for key, content in contents.items() if sizes[key]}
         for key in wanted:
             held = self._numbers.get(key)
@@ -268,13 +314,21 @@ class Arena:
                 types.cd, max(layout.outputs * count, self._smallest_bytes // 4 // types.cd.bytes)
             )
         filled = {key: self._filled(*key, sizes[key], content) for key, content in wanted.items()}
-        inputs = filled[types.ab.of_a, A_STREAM], filled[types.ab.of_b, A_STREAM]
-        return Buffers(layout, *inputs, filled.get((types.cd, C_STREAM)), outputs)
+        return Buffers(
+            layout,
+            filled[types.ab.of_a, A_STREAM],
+            filled[types.ab.of_b, A_STREAM],
+            filled.get((types.cd, C_STREAM)),
+            outputs,
+            filled.get((ElementType.F32, A_FACTORS_STREAM)),
+            filled.get((ElementType.F32, B_FACTORS_STREAM)),
+            filled.get((types.cd, BIAS_STREAM)),
+        )
 
     def _filled(self, kind: ElementType, stream: int, size: int, content: _Content) -> Any:
         held, buffer = self._numbers.pop((kind, stream), (None, None))  # what fails to be filled is not kept
         if buffer is None:
-            smallest = 0 if stream == C_STREAM else self._smallest_bytes
+            smallest = self._smallest_bytes if stream == A_STREAM else 0
             buffer = self._blank(kind, max(size, smallest // kind.bytes))
         if held != content:
             self._fill(buffer, kind, content)
@@ -289,6 +343,9 @@ class Arena:
                 self._write(target, kind, part.rules, content.seed, part.stream)
             else:
                 target[:] = self._xp.asarray(elements_of(part.rules, kind, *part.stored).reshape(-1))
+            if part.factors:
+                target *= np.float32((FACTORS[1] - FACTORS[0]) / 2)
+                target += np.float32((FACTORS[1] + FACTORS[0]) / 2)
         if content.stride:
             sets = buffer[: buffer.size // content.stride * content.stride].reshape(-1, content.stride)
             sets[1:] = sets[0]
@@ -333,19 +390,6 @@ def _write_on_host(target: Array, kind: ElementType, rules: MatrixRules, seed: i
     if rules.scale is not None:
         numbers *= dtype(rules.scale)
     target[:] = encoded(kind, numbers, rules)
-
-
-def encoded(kind: ElementType, numbers: Any, rules: MatrixRules, xp: Any = np) -> Any:
-    """Numbers of a distribution, times the scale, as elements. Those that have the storage type are returned unchanged."""
-    if numbers.dtype == STORAGE[kind] and kind is not ElementType.TF32:
-        return numbers
-    if kind in INTEGERS and rules.distribution == "normal":
-        numbers *= INTEGER_DEVIATION
-    if kind in INTEGERS and rules.distribution == "integers":
-        numbers /= INTEGER_SPAN
-    if kind is ElementType.F16 and rules.factor > 1:
-        numbers = xp.clip(numbers, -MAX_HALF, MAX_HALF)
-    return encode(kind, numbers, xp)
 
 
 def _blank_on_host(kind: ElementType, count: int) -> Array:

@@ -43,8 +43,8 @@ from farm.errors import ElementNotWritten, WrongResult
 from farm.gemm import ElementType, Problem
 from farm.operands import OperandRules
 from workers.measure.elements import UNIT_ROUNDOFF, decode, unwritten
-from workers.measure.magnitudes import REACH, magnitudes, result_scale
-from workers.measure.operands import DEFAULT, OperandSet
+from workers.measure.magnitudes import DEFAULT, REACH, magnitudes, result_scale
+from workers.measure.operands import OperandSet
 
 SAFETY = 8.0
 ROUNDINGS_OF_SCALARS = 16
