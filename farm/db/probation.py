@@ -108,7 +108,7 @@ CROSS JOIN LATERAL (
 ) r
 JOIN configurations c ON c.id = r.configuration_id
 ORDER BY (c.family = CAST(:family AS text)) IS NOT TRUE,
-    abs(ln(c.m::float8 * c.n * c.k) - coalesce(CAST(:size AS float8), 0)), c.id
+    abs(ln(2 * c.batch::float8 * c.m * c.n * c.k) - coalesce(CAST(:size AS float8), 0)), c.id
 LIMIT 1
 """)
 
@@ -119,7 +119,7 @@ def known_good(connection: Connection, device_id: int, like: Configuration | Non
     Args:
         like: the job that failed: the same family and a similar size are preferred, else the smallest.
     """
-    size = None if like is None else math.log(like.problem.shape.m * like.problem.shape.n * like.problem.shape.k)
+    size = None if like is None else math.log(like.problem.flops)
     parameters = {"device_id": device_id, "family": None if like is None else like.kernel.family, "size": size}
     row = connection.execute(_KNOWN_GOOD, parameters).mappings().one_or_none()
     try:

@@ -15,7 +15,7 @@ from farm.campaign import Campaign
 from farm.coordinator import estimates
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.job_costs import CostBook
-from farm.db import batches, campaigns, devices, jobs
+from farm.db import batches, campaigns, devices, jobs, probation
 from farm.db.batches import Failure, JobCost, Lease
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind, JobState
@@ -445,6 +445,27 @@ def test_a_batch_holds_few_large_jobs_or_many_small_ones(engine: Engine, device:
     assert sum(jobs for jobs, _ in sizes) == 42
     assert all(seconds <= 2.0 + 1e-9 for jobs, seconds in sizes if jobs > 1)
     assert sum(jobs == 1 and seconds > 13 for jobs, seconds in sizes) == 2
+
+
+def test_all_products_of_a_problem_count_in_the_size_of_a_job(
+    engine: Engine, device: int, announce: Announce, submit: Submit
+) -> None:
+    submit(Campaign.from_document(document(problems={"shapes": "64x64x64", "types": "f32", "batch": [1, 1000]})))
+    lease = leased(engine, device)
+    problems = [job.configuration.problem for job in lease.jobs]
+    assert {problem.batch for problem in problems} == {1, 1000}
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT gflop FROM batches")).scalar_one() == pytest.approx(
+            sum(problem.flops for problem in problems) / 1e9
+        )
+    land(engine, lease)
+    # A device on probation is tried with work of about the size that failed.
+    other = announce(cpu(2))
+    for job in lease.jobs:
+        with engine.connect() as connection:
+            trial = probation.known_good(connection, other, job.configuration)
+        assert trial is not None
+        assert trial.problem == job.configuration.problem
 
 
 # --- submitting ------------------------------------------------------------------------------------

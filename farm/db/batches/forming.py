@@ -186,7 +186,7 @@ WITH lane AS (
         ORDER BY configuration_id LIMIT :fresh
     )
 )
-SELECT o.id, CAST(o.configuration_id AS text), o.fresh, 2e-9::float8 * c.m * c.n * c.k AS gflop
+SELECT o.id, CAST(o.configuration_id AS text), o.fresh, 2e-9::float8 * c.batch * c.m * c.n * c.k AS gflop
 FROM offered o JOIN configurations c ON c.id = o.configuration_id
 """)
 _WRITE = text("""
