@@ -235,8 +235,8 @@ class Client:
 
         Args:
             shape: m x n x k, as `4096x4096x1024`.
-            options: `types`, `layout`, `alpha`, `beta`, `batch`, `family`, `objective`, `time`, `unmeasured`, `top`, `device_type`
-                and `version`, as `farm recommend` takes them.
+            options: `types`, `layout`, `alpha`, `beta`, `batch`, `scale`, `fused`, `family`, `objective`, `time`, `unmeasured`,
+                `top`, `device_type` and `version`, as `farm recommend` takes them.
         """
         return self._farm.ask(models.recommend, shape=shape, **options)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from farm.errors import BadBatch, BadElementType, BadLayout, BadScalar, BadShape
 from farm.fusion import Fusion
@@ -189,6 +190,11 @@ ADDED_COLUMNS: Mapping[str, int | str] = {"batch": 1, "scale": Scale.NONE.value,
 
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", *ADDED_COLUMNS)
 """The columns of a row that make its problem."""
+
+
+def added_columns(of: object) -> dict[str, Any]:
+    """The values of `ADDED_COLUMNS` of a problem, or of anything with attributes of their names."""
+    return {name: getattr(of, name) for name in ADDED_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from statistics import geometric_mean, median, median_low
 from typing import Any, TypeVar
 
 from farm.formatting import problem_text
-from farm.gemm import Problem
+from farm.gemm import Problem, added_columns
 from farm.kernels import Configuration, problem_columns
 from farm.kernels.families import TILE_STUDY
 from farm.measurement import energy_mj
@@ -264,7 +264,7 @@ def _of_type(device_type: str, rows: Sequence[TiledRow], wanted: int) -> DeviceT
 
 def _order(key: tuple[Problem, str]) -> tuple[Any, ...]:
     p, distribution = key
-    return (str(p.types), str(p.layout), p.alpha, p.beta, p.batch, distribution, p.shape)
+    return (str(p.types), str(p.layout), p.alpha, p.beta, *added_columns(p).values(), distribution, p.shape)
 
 
 def _baseline(measured: Iterable[int], wanted: int) -> int:

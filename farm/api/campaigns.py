@@ -24,8 +24,10 @@ from farm.db.engine import take_time
 from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
 from farm.errors import BadInput, CampaignCancelled, NotYourCampaign, OwnerNotYours
+from farm.fusion import Fusion
 from farm.operands import OperandRules, operand_rules
 from farm.protocols import ProtocolName
+from farm.scale import Scale
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
 if TYPE_CHECKING:
@@ -266,6 +268,8 @@ class ConfigurationColumns(Document):
     alpha: float
     beta: float
     batch: int = 1
+    scale: Scale = Scale.NONE
+    fused: Fusion = Fusion.NONE
     family: str
     parameters: dict[str, Any]
 

@@ -15,10 +15,12 @@ from farm.api.access import Access
 from farm.api.operation import Cli, Document, Download, InTable, made_file, operation
 from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
+from farm.fusion import Fusion
 from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.protocols import Time
 from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
+from farm.scale import Scale
 
 TypeAsked = Annotated[
     str | None,
@@ -331,6 +333,8 @@ Batch = Annotated[
     int,
     Field(ge=1, le=MAX_EXTENT, description="Number of products with matrices of their own, computed in one launch."),
 ]
+Scales = Annotated[Scale, Field(description="Scale factors of A and B.")]
+Fusions = Annotated[Fusion, Field(description="Operations that follow the product.")]
 Families = Annotated[list[str] | None, Field(description="Only kernels of this family; may be repeated.")]
 Objectives = Annotated[Objective, Field(description="What to minimize."), Cli(("--objective", "-o"))]
 
@@ -345,6 +349,8 @@ def recommend(
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     batch: Batch = 1,
+    scale: Scales = Scale.NONE,
+    fused: Fusions = Fusion.NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -356,7 +362,9 @@ def recommend(
     version: VersionAsked = None,
 ) -> Recommended:
     """Rank the kernels that were measured and that a card can run for a problem, the best first."""
-    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch)
+    problem = Problem(
+        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused
+    )
     info, model = access.models.pull(device_type, version)
     found = registry.recommend(
         model, problem, families=family or (), objective=objective, time=time, top=top, unmeasured=unmeasured
@@ -380,6 +388,8 @@ def costs(
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     batch: Batch = 1,
+    scale: Scales = Scale.NONE,
+    fused: Fusions = Fusion.NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -393,7 +403,9 @@ def costs(
     The champion of a type answers, or its newest model where it has no champion. The fastest comes first within a group;
     models whose rows were measured by different protocols are in different groups.
     """
-    problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch)
+    problem = Problem(
+        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused
+    )
     models = registry.answering_models(access.settings.tracking_uri)
     answers = [_cost(access, info, problem, family, objective, time, top) for info in models]
     groups = registry.protocol_groups([one.answered_by.conditions for one in answers])

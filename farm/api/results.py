@@ -20,11 +20,14 @@ from farm.db import measuring_rules as measuring
 from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.formatting import scalars_text, types_of_text
+from farm.fusion import Fusion
+from farm.gemm import added_columns
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
 from farm.report.best import TimedKernel, summary
 from farm.report.best import best as best_of
 from farm.repro import repro_command
+from farm.scale import Scale
 from farm.schema.column import Column, ColumnType
 from farm.schema.results import COLUMNS, EXPORTED
 from farm.time_parsing import moment
@@ -112,6 +115,8 @@ class BestOf(Document):
     alpha: float
     beta: float
     batch: int = 1
+    scale: Scale = Scale.NONE
+    fused: Fusion = Fusion.NONE
     device_type: str
     best: TimedKernel
     baseline: TimedKernel | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")
@@ -127,8 +132,8 @@ class BestOf(Document):
 
     @property
     def problem(self) -> str:
-        """`512x512x512 f32 nn`; factors and batch where they are not the usual ones."""
-        scalars = scalars_text(self.alpha, self.beta, batch=self.batch)
+        """`512x512x512 f32 nn`, and what is not as usual."""
+        scalars = scalars_text(self.alpha, self.beta, **added_columns(self))
         return f"{self.m}x{self.n}x{self.k} {types_of_text(self.types)} {self.layout}{scalars}"
 
 

@@ -433,4 +433,5 @@ class _Filter:
 def _values_of(problem: Problem) -> tuple[Any, ...]:
     """A problem's values under `PROBLEM_NAMES`, in their order."""
     p, s, t, flops, size = problem, problem.shape, problem.types, problem.flops, problem.bytes
-    return (s.m, s.n, s.k, p.alpha, p.beta, p.batch, flops, size, flops / size, p.layout, t.ab, t.cd, t.acc)
+    sizes = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, flops, size, flops / size)
+    return (*sizes, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)

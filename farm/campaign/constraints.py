@@ -8,8 +8,10 @@ from functools import cache
 from farm.expressions import parser
 from farm.expressions.parser import Vocabulary
 from farm.expressions.tree import BadExpression, Expression
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout
 from farm.kernels import FAMILIES
+from farm.scale import Scale
 
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity")
 PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
@@ -17,6 +19,8 @@ PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
     "ab": tuple(ElementType),
     "cd": tuple(ElementType),
     "acc": tuple(ElementType),
+    "scale": tuple(Scale),
+    "fused": tuple(Fusion),
 }
 PROBLEM_NAMES = (*PROBLEM_NUMBERS, *PROBLEM_WORDS)
 """What a constraint may name of a problem; besides them `family` and the family's parameters."""

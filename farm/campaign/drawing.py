@@ -44,8 +44,8 @@ class _Stratum:
         self.turn = 0.0
         self._block = block
         self._types = types
-        # Only several batches have a coordinate, so that campaigns from before batches draw the same problems.
-        self._points = points(_SHAPE + 3 + (len(block.batch) > 1), seed)
+        # Of what problems did not have before, only several values have a coordinate: older campaigns draw the same problems.
+        self._points = points(_SHAPE + 3 + sum(len(values) > 1 for values in block.added), seed)
         self._seen: set[Problem] = set()
 
     def next(
@@ -57,8 +57,9 @@ class _Stratum:
             point = next(self._points)
             layout = item_at(block.layouts, point[_SHAPE])
             alpha, beta = item_at(block.alpha, point[_SHAPE + 1]), item_at(block.beta, point[_SHAPE + 2])
-            batch = item_at(block.batch.values, point[-1])
-            problem = Problem(block.shape_at(point[:_SHAPE]), self._types, layout, alpha, beta, batch)
+            rest = iter(point[_SHAPE + 3 :])
+            added = [item_at(values, next(rest)) if len(values) > 1 else values[0] for values in block.added]
+            problem = Problem(block.shape_at(point[:_SHAPE]), self._types, layout, alpha, beta, *added)
             if problem in self._seen or not keeps(problem):
                 refused += 1
                 continue

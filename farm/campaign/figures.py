@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from farm.both_times import protocol_text
 from farm.formatting import scalars_text
+from farm.fusion import Fusion
+from farm.gemm import ADDED_COLUMNS, added_columns
 from farm.protocols import ProtocolName
+from farm.scale import Scale
 
 MAX_REASONS = 10
 
@@ -80,6 +83,9 @@ class DrawnTypes:
     k: Quantiles | None
     flops: Quantiles | None
     batch: Quantiles | None = None
+    # The values that some problem has.
+    scale: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,13 @@ class DrawnProblem:
     beta: float
     kernels: tuple[str, ...]
     batch: int = 1
+    scale: str = Scale.NONE.value
+    fused: str = Fusion.NONE.value
 
     @property
     def problem(self) -> str:
-        """The shape; factors and batch where they are not the usual ones."""
-        return self.shape + scalars_text(self.alpha, self.beta, batch=self.batch)
+        """The shape, and what is not as usual."""
+        return self.shape + scalars_text(self.alpha, self.beta, **added_columns(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +121,16 @@ class Drawn:
     sample: tuple[DrawnProblem, ...]
 
     @property
-    def batched(self) -> bool:
-        """Whether a problem is a batch of several products."""
-        return any(of.batch is not None and of.batch.max > 1 for of in self.by_types)
+    def added(self) -> tuple[str, ...]:
+        """The `ADDED_COLUMNS` in which a problem is not as usual."""
+        found = {"scale": set[str](), "fused": set[str]()}
+        for of in self.by_types:
+            found["scale"].update(of.scale)
+            found["fused"].update(of.fused)
+        unusual = {name for name, values in found.items() if values - {ADDED_COLUMNS[name]}}
+        if any(of.batch is not None and of.batch.max > 1 for of in self.by_types):
+            unusual.add("batch")
+        return tuple(name for name in ADDED_COLUMNS if name in unusual)
 
 
 @dataclass(frozen=True, slots=True)

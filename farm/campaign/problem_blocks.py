@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -19,7 +19,9 @@ from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, FileModel, Mappings, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
-from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.fusion import Fusion
+from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.scale import Scale
 
 _EXTENTS = range(1, MAX_EXTENT + 1)
 _AXIS = "an axis, from 1 to 2147483647"
@@ -33,8 +35,16 @@ def _types_of(written: object) -> ElementTypes:
     return ElementTypes.parse(written)
 
 
-def _layout_of(written: object) -> Layout:
-    return Layout.parse(shown(written) if isinstance(written, (list, dict)) else written)
+_Word = TypeVar("_Word", Layout, Scale, Fusion)
+
+
+def _words(kind: type[_Word]) -> Values:
+    """Declares a key whose values are words, which a class can parse."""
+    return Values(
+        lambda written: kind.parse(shown(written) if isinstance(written, (list, dict)) else written),
+        write=str,
+        gather=ordered(),
+    )
 
 
 def _scalar_of(written: object) -> float:
@@ -85,12 +95,12 @@ _SHAPE = {
 
 
 class ProblemBlock(FileModel):
-    """Shapes, each with every combination of types, layouts, alpha, beta and batch."""
+    """Shapes, each with every combination of types, layouts, alpha, beta, batch, scale and fused."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
         description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
     )
-    layouts: Annotated[tuple[Layout, ...], Values(_layout_of, write=str, gather=ordered())] = Field(
+    layouts: Annotated[tuple[Layout, ...], _words(Layout)] = Field(
         default=(Layout.NN,),
         description="`nn nt tn tt`, A's letter first: `n` stored as written, `t` stored transposed",
     )
@@ -103,19 +113,31 @@ class ProblemBlock(FileModel):
     batch: Annotated[Axis, AxisKey("batch", _EXTENTS)] = Field(
         default=_ONE, description="numbers of products with matrices of their own, computed in one launch: an axis"
     )
+    scale: Annotated[tuple[Scale, ...], _words(Scale)] = Field(
+        default=(Scale.NONE,), description=f"scale factors of A and B: `{' '.join(Scale)}`"
+    )
+    fused: Annotated[tuple[Fusion, ...], _words(Fusion)] = Field(
+        default=(Fusion.NONE,), description=f"operations that follow the product: `{' '.join(Fusion)}`"
+    )
 
     @model_serializer(mode="wrap")
     def _to_document(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a batch of 1, so that campaigns from before batches keep their documents and digests."""
+        """Without the usual values of `ADDED_COLUMNS`, so that older campaigns keep their documents and digests."""
         document: dict[str, Any] = write(self)
-        if self.batch == _ONE:
-            del document["batch"]
+        for name in ADDED_COLUMNS:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                del document[name]
         return document
 
     def lengths(self) -> dict[str, int]:
         """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
-        lengths = {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta")}
+        lengths = {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta", "scale", "fused")}
         return lengths | {"batch": self.batch.max_length}
+
+    @property
+    def added(self) -> tuple[Sequence[Any], ...]:
+        """The values of each of `ADDED_COLUMNS`."""
+        return self.batch.values, self.scale, self.fused
 
 
 class ListedBlock(ProblemBlock):
@@ -141,7 +163,7 @@ class ListedBlock(ProblemBlock):
 
     def _variants(self) -> tuple[Sequence[Any], ...]:
         """What follows the shape in a problem."""
-        return self.types, self.layouts, self.alpha, self.beta, self.batch.values
+        return self.types, self.layouts, self.alpha, self.beta, *self.added
 
 
 class ShapesBlock(ListedBlock):

@@ -145,6 +145,8 @@ class _Drawn:
                     problem.beta,
                     tuple(sorted(map(str, kernels))),
                     problem.batch,
+                    problem.scale.value,
+                    problem.fused.value,
                 )
                 for problem, kernels in self._sample
             ),
@@ -161,6 +163,8 @@ def _drawn_types(types: str, problems: list[Problem], configurations: int) -> Dr
         k=_quantiles(problem.shape.k for problem in problems),
         flops=_quantiles(problem.flops for problem in problems),
         batch=_quantiles(problem.batch for problem in problems),
+        scale=tuple(sorted({problem.scale.value for problem in problems})),
+        fused=tuple(sorted({problem.fused.value for problem in problems})),
     )
 
 

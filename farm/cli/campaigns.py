@@ -19,6 +19,7 @@ from farm.campaign.figures import Drawn, Quantiles
 from farm.campaign.reading import text_of
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.problem_columns import ADDED
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
 from farm.db import campaigns as stored_campaigns
@@ -27,6 +28,7 @@ from farm.db.campaigns import open_jobs
 from farm.db.states import CampaignState
 from farm.errors import FarmError
 from farm.formatting import counts_text, seconds_text, types_of_text
+from farm.gemm import ADDED_COLUMNS
 from farm.operands import OperandRules
 from farm.services.session import Session
 from farm.settings import settings
@@ -166,7 +168,7 @@ _DRAWN = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
-    Column("batch", number=True, priority=1),
+    *ADDED,
     Column("flops", number=True, priority=1),
 )
 
@@ -191,11 +193,13 @@ def _print_drawn(drawn: Drawn) -> None:
             of.problems,
             of.configurations,
             *map(_quantiles_text, (of.m, of.n, of.k, of.batch)),
+            ", ".join(of.scale),
+            ", ".join(of.fused),
             _quantiles_text(of.flops, ".2g"),
         )
         for of in drawn.by_types
     ]
-    without = [] if drawn.batched else ["batch"]
+    without = [name for name in ADDED_COLUMNS if name not in drawn.added]
     _DRAWN.print(rows, title="problems drawn from the domain: min / median / max", without=without)
     sample = [
         (

@@ -132,9 +132,10 @@ def measure(
 
     Examples:
         farm measure "tiled(tile=16) 512x512x512 f32"
-        farm measure "cublaslt 4096x4096x4096 f16" --device cuda --power all
-        farm measure "cublaslt 4096x4096x4096 f16" --protocol do-bench
-        farm measure "cublaslt 8192x8192x8192 bf16" --device cuda --soak 60s
+        farm measure "cublaslt() 4096x4096x4096 f16" --device cuda --power all
+        farm measure "cublaslt() 4096x4096x4096 f16" --protocol do-bench
+        farm measure "cublaslt() 8192x8192x8192 bf16" --device cuda --soak 60s
+        farm measure "cublaslt() 4096x4096x4096 f8e4m3 nt scale=row fused=bias"
     """
     requested = Configuration.parse(configuration)
     under = rules_of(

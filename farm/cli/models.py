@@ -28,10 +28,12 @@ from farm.cli.versions import (
     standing,
 )
 from farm.errors import BadInput
+from farm.fusion import Fusion
 from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel
 from farm.kernels.families import TILE_STUDY
 from farm.protocols import Time
+from farm.scale import Scale
 from farm.settings import settings
 
 app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
@@ -187,6 +189,10 @@ def predict(
     batch: Annotated[
         int, typer.Option("--batch", min=1, max=MAX_EXTENT, help="Number of products in one launch, with --shape.")
     ] = 1,
+    scale: Annotated[Scale, typer.Option("--scale", help="Scale factors of A and B, with --shape.")] = Scale.NONE,
+    fused: Annotated[
+        Fusion, typer.Option("--fused", help="Operations that follow the product, with --shape.")
+    ] = Fusion.NONE,
     family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = TILE_STUDY.name,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
@@ -207,7 +213,9 @@ def predict(
     """
     configurations = [Configuration.parse(text) for text in request.configurations]
     if shape is not None:
-        problem = Problem(Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), batch=batch)
+        problem = Problem(
+            Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), batch=batch, scale=scale, fused=fused
+        )
         configurations.append(Configuration(problem, Kernel.of(family, **_parameters(parameter or []))))
     if not configurations and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')

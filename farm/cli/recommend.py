@@ -18,6 +18,7 @@ from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
 from farm.errors import BadInput
 from farm.formatting import scalars_text
+from farm.gemm import ADDED_COLUMNS
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName, Time
 from farm.registry import Objective, Prediction
 from farm.settings import settings
@@ -182,7 +183,9 @@ def _every_type(query: dict[str, Any], as_json: bool) -> None:
             if one.group == group and one.found is not None
         ]
         which = f", protocol {group} of {len(groups)}" if len(groups) > 1 else ""
-        problem = query["shape"] + scalars_text(query["alpha"], query["beta"], batch=query["batch"])
+        problem = query["shape"] + scalars_text(
+            query["alpha"], query["beta"], **{name: query[name] for name in ADDED_COLUMNS}
+        )
         title = f"{problem} {query['types']}: {_least(query['objective'], time)}{which}"
         table.print(rows, title=title, names={"time": time or _OWN[both], "other": _OTHER[time]})
     if len(groups) > 1:

@@ -14,6 +14,7 @@ from farm.both_times import burst_apart
 from farm.cli.files import ForceOption, write
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
+from farm.cli.problem_columns import ADDED, added_cells, usual_columns
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput
 from farm.exporters import EXPORTERS
@@ -128,7 +129,7 @@ _RESULTS = Table(
     Column("m", number=True),
     Column("n", number=True),
     Column("k", number=True),
-    Column("batch", number=True, priority=1),
+    *ADDED,
     Column("types", priority=4),
     Column("layout", priority=6),
     Column("runtime", "ms", number=True),
@@ -148,17 +149,15 @@ def _print_table(rows: list[dict[str, Any]], *, limited: bool, rounds: bool) -> 
         return
     lines = [
         (
-            r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), str(r["batch"]), types_text(r), r["layout"], r["runtime_ms"],
+            r["device_type"], kernel_text(r), str(r["m"]), str(r["n"]), str(r["k"]), *added_cells(r), types_text(r), r["layout"], r["runtime_ms"],
             burst_apart(r["runtime_burst_ms"], r["runtime_ms"]), 100 * r["runtime_rse"], r["tflops"], r["power_w"],
             r["energy_mj"], r.get("round"), r["protocol"],
         )
         for r in rows
     ]  # fmt: skip
-    without = [] if rounds else ["round"]
+    without = usual_columns(rows) if rounds else [*usual_columns(rows), "round"]
     if not any(burst_apart(r["runtime_burst_ms"], r["runtime_ms"]) for r in rows):
         without.append("burst")
-    if all(r["batch"] == 1 for r in rows):
-        without.append("batch")
     if all(r["protocol"] == ProtocolName.FARM for r in rows):
         without.append("protocol")
     _RESULTS.print(lines, without=without)

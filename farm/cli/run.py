@@ -19,6 +19,7 @@ from farm.campaign import load
 from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, print_next, remarks, types_text
+from farm.cli.problem_columns import ADDED, added_cells, usual_columns
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
@@ -223,7 +224,7 @@ _RANKED = Table(
     Column(""),
     Column("kernel", folds=True),
     Column("m x n x k"),
-    Column("batch", number=True),
+    *ADDED,
     Column("types", priority=3),
     Column("layout", priority=4),
     Column("runtime", "ms", number=True),
@@ -266,12 +267,12 @@ def print_results(report: dict[str, Any]) -> None:
             )
     for kind, ends in report["ranked"].items():
         rows = [
-            (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", r["batch"], types_text(r), r["layout"], r["runtime_ms"],
+            (end, kernel_text(r), f"{r['m']}x{r['n']}x{r['k']}", *added_cells(r), types_text(r), r["layout"], r["runtime_ms"],
              r["tflops"], r["power_w"], r["energy_mj"])
             for end in ("best", "worst") for r in ends[end]
         ]  # fmt: skip
-        alone = all(r["batch"] == 1 for found in ends.values() for r in found)
-        _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s", without=["batch"] if alone else [])
+        without = usual_columns([r for found in ends.values() for r in found])
+        _RANKED.print(rows, title=f"{kind}: best and worst by TFLOP/s", without=without)
 
 
 def _rounds_text(report: dict[str, Any]) -> str:

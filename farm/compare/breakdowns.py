@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from farm.compare.statistics import Floats, Ints
+from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.gpus import Gpu
+from farm.scale import SCALE_BYTES, Scale
 
 _DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
 SIZES = (
@@ -23,7 +25,10 @@ BOUNDS = ("memory-bound", "compute-bound")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problems:
-    """The problems of configurations: [configurations] each. `types` are of inputs, output and accumulator."""
+    """The problems of configurations: [configurations] each. `types` are of inputs, output and accumulator.
+
+    Texts are positions in the list of those that occur.
+    """
 
     m: Ints
     n: Ints
@@ -32,12 +37,16 @@ class Problems:
     types_known: list[str]
     beta: Floats
     batch: Ints
+    scale: Ints  # position in `scales`
+    scales: list[str]
+    fused: Ints  # position in `fusions`
+    fusions: list[str]
     family: Ints  # position in `families`
     families: list[str]
 
     def at(self, which: Ints) -> Problems:
         """The problems of the chosen configurations."""
-        names = ("m", "n", "k", "types", "beta", "batch", "family")
+        names = ("m", "n", "k", "types", "beta", "batch", "scale", "fused", "family")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -58,17 +67,29 @@ def bytes_of(problems: Problems) -> Floats:
     """Compulsory traffic, as `Problem.bytes`."""
     of_type = [types.split(":") for types in problems.types_known]
     inputs = np.array([float(ElementType(ab).bytes) for ab, _, _ in of_type])[problems.types]
-    outputs = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
+    of_output = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
     m, n, k = problems.m, problems.n, problems.k
-    outputs = np.where(problems.beta != 0, 2, 1) * outputs
+    outputs = np.where(problems.beta != 0, 2, 1) * of_output
     read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
-    return np.asarray((read + written) * problems.batch, dtype=np.float64)
+    added = _scale_and_bias_bytes(problems, of_output)
+    return np.asarray((read + written + added) * problems.batch, dtype=np.float64)
+
+
+def _scale_and_bias_bytes(problems: Problems, of_output: Floats) -> Floats:
+    """The scale factors and the bias of one product. `of_output` has the bytes of an element of D: [configurations]."""
+    found = np.zeros(len(problems.m))
+    for number, name in enumerate(problems.scales):
+        which = problems.scale == number
+        m, n, k = problems.m[which], problems.n[which], problems.k[which]
+        found[which] = Scale(name).factors(m, n, k) * SCALE_BYTES
+    biased = np.array([Fusion(name).bias for name in problems.fusions], bool)[problems.fused]
+    return found + np.where(biased, problems.n * of_output, 0)
 
 
 def shapes_of(problems: Problems) -> Ints:
-    """A number from 0 for each shape (m, n, k) in a batch of one size: [configurations]."""
+    """A number from 0 for each shape (m, n, k) with a batch, scale factors and fused operations: [configurations]."""
     keys, size = np.zeros(len(problems.m), np.int64), 1
-    for axis in (problems.m, problems.n, problems.k, problems.batch):
+    for axis in (problems.m, problems.n, problems.k, problems.batch, problems.scale, problems.fused):
         span = int(axis.max(initial=0)) + 1
         if size * span >= 2**63:
             keys, size = _numbered(keys), len(keys)  # below 2^31 configurations times 2^31

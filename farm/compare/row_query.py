@@ -207,7 +207,7 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.family"
+_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.scale, c.fused, c.family"
 _WHOLE = f"""
 c.id::text AS configuration_id, {", ".join(f"c.{name}" for name in PROBLEM_COLUMNS)}, c.family,
 c.parameters::text AS parameters
@@ -220,14 +220,12 @@ IDS_PER_QUERY = 20_000
 def problems(engine: Engine, ids: Words) -> Problems:
     """The problem of each id [configurations, 2]."""
     found, at = _of_ids(engine, ids, _PROBLEM)
-    types, families = (storage(found[name]).dictionary_encode() for name in ("types", "family"))
-    return Problems(
-        **{name: numbers(found[name])[at] for name in ("m", "n", "k", "beta", "batch")},
-        types=numbers(types.indices)[at].astype(np.int64),
-        types_known=types.dictionary.to_pylist(),
-        family=numbers(families.indices)[at].astype(np.int64),
-        families=families.dictionary.to_pylist(),
-    )
+    texts = dict[str, Any]()
+    for name, known in (("types", "types_known"), ("scale", "scales"), ("fused", "fusions"), ("family", "families")):
+        encoded = storage(found[name]).dictionary_encode()
+        texts[name] = numbers(encoded.indices)[at].astype(np.int64)
+        texts[known] = encoded.dictionary.to_pylist()
+    return Problems(**{name: numbers(found[name])[at] for name in ("m", "n", "k", "beta", "batch")}, **texts)
 
 
 def configuration_table(engine: Engine, ids: Words) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, NotPredictable
 from farm.formatting import scalars_text
-from farm.gemm import Problem
+from farm.gemm import Problem, added_columns
 from farm.gpus import traits_of_type
 from farm.kernels import Configuration, Kernel
 from farm.protocols import Time
@@ -99,7 +99,7 @@ def recommend(
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
         raise NotPredictable(
-            why=f"no measured kernel can run {problem.shape}{scalars_text(problem.alpha, problem.beta, batch=problem.batch)} on the card"
+            why=f"no measured kernel can run {problem.shape}{scalars_text(problem.alpha, problem.beta, **added_columns(problem))} on the card"
         )
     timed = [one for one in predict(model, found) if one.at(time) is not None]
     if not timed:

@@ -19,7 +19,7 @@ from farm.campaign import Campaign, plan
 from farm.db import campaigns
 from farm.db.problem_sql import PROBLEM
 from farm.devices import DeviceKind
-from farm.gemm import Problem
+from farm.gemm import Problem, added_columns
 from farm.kernels import BASELINES, Configuration, Kernel, problem_of
 
 NORMAL_95 = 1.96
@@ -95,7 +95,7 @@ class BestKernel:
         shown = {name: value for name, value in asdict(self).items() if name != "problem"}
         return {
             **{"m": p.shape.m, "n": p.shape.n, "k": p.shape.k, "types": str(p.types), "layout": str(p.layout)},
-            **{"alpha": p.alpha, "beta": p.beta, "batch": p.batch},
+            **{"alpha": p.alpha, "beta": p.beta, **added_columns(p)},
             **shown,
             **{"speed_up": self.speed_up, "speed_up_95": self.speed_up_95, "share_of_best": self.share_of_best},
         }

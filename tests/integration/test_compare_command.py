@@ -131,6 +131,19 @@ def test_batches_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) 
     assert side.by_bound["compute-bound"].baseline_roofline == pytest.approx(1 / peak)
 
 
+def test_scale_factors_and_fused_operations_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) -> None:
+    """Without them both cards take as long, and with them the second one twice as long."""
+    kinds = ("", " scale=row", " fused=bias", " scale=row fused=bias")
+    configurations = [Configuration.parse(f"cublaslt() {shape} f16{rest}") for rest in kinds for shape in SHAPES]
+    put(H200, taken(), configurations=configurations)
+    plain = configurations[: len(SHAPES)]
+    put(A100, lambda one: taken(1.0 if one in plain else 2.0)(one), configurations=configurations)
+    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
+    assert side.overall is not None
+    assert (side.overall.configurations, side.overall.shapes) == (32, 32)
+    assert (side.overall.ties, side.overall.slower) == (8, 24)
+
+
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
     put(H200, taken(), configurations=CONFIGURATIONS[:20])
     put(A100, taken(2.0), configurations=CONFIGURATIONS[12:])

@@ -122,7 +122,7 @@ def test_a_plan_counts_the_work_of_batches_and_shows_them() -> None:
     alone, eight = (plan(one, [H200], allow_missing=False).summary() for one in of.values())
     assert alone.drawn is not None
     assert eight.drawn is not None
-    assert (alone.drawn.batched, eight.drawn.batched) == (False, True)
+    assert (alone.drawn.added, eight.drawn.added) == ((), ("batch",))
     for before, after in zip(alone.drawn.by_types, eight.drawn.by_types, strict=True):
         assert (before.m, before.n, before.k) == (after.m, after.n, after.k)
         assert before.flops is not None

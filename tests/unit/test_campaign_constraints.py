@@ -15,7 +15,7 @@ from farm.expressions.python import compile_all
 from farm.expressions.tree import BadExpression
 
 NAMES = (*PROBLEM_NAMES, "family", "tile")
-VALUES = (512, 1024, 2048, 1.0, 0.0, 8, 2**31, 2**24, 128.0, "nn", "f16", "f16", "f32", "tiled", 16)
+VALUES = (512, 1024, 2048, 1.0, 0.0, 8, 2**31, 2**24, 128.0, "nn", "f16", "f16", "f32", "row", "bias+gelu", "tiled", 16)
 
 
 def holds(text: str) -> bool:
@@ -42,6 +42,8 @@ def holds(text: str) -> bool:
         ("(m > 5) == (n > 5)", True),
         ("tile <= m", True),
         ("batch > 1 and m * n * batch == 2**22", True),
+        ("scale == 'none' or fused in ('bias', 'bias+gelu')", True),
+        ("scale != 'row'", False),
         ("m < 99999999999999999999999", True),
         ("'lau' not in family and 'til' in family", True),
         ("m > 5\nand n > 5", True),

@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 from farm.compare import breakdowns, money, row_query
 from farm.compare.breakdowns import Problems
 from farm.db import arrow_columns
+from farm.fusion import Fusion
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
+from farm.scale import Scale
 
 
 def problems_of(listed: Sequence[Problem]) -> Problems:
-    known = list(dict.fromkeys(str(problem.types) for problem in listed))
+    known, scales, fusions = (
+        list(dict.fromkeys(str(getattr(problem, name)) for problem in listed)) for name in ("types", "scale", "fused")
+    )
     return Problems(
         m=np.array([p.shape.m for p in listed]),
         n=np.array([p.shape.n for p in listed]),
@@ -29,13 +33,20 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
         types_known=known,
         beta=np.array([p.beta for p in listed]),
         batch=np.array([p.batch for p in listed]),
+        scale=np.array([scales.index(p.scale) for p in listed]),
+        scales=scales,
+        fused=np.array([fusions.index(p.fused) for p in listed]),
+        fusions=fusions,
         family=np.zeros(len(listed), int),
         families=["tiled"],
     )
 
 
-def problem(m: int, n: int, k: int, types: str = "f32", beta: float = 0.0, batch: int = 1) -> Problem:
-    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch)
+def problem(
+    m: int, n: int, k: int, types: str = "f32", beta: float = 0.0, batch: int = 1,
+    scale: Scale = Scale.NONE, fused: Fusion = Fusion.NONE,
+) -> Problem:  # fmt: skip
+    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused)
 
 
 extents = st.integers(1, 2**31 - 1)
@@ -45,7 +56,7 @@ extents = st.integers(1, 2**31 - 1)
     st.lists(
         st.builds(
             problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1]),
-            st.one_of(st.just(1), extents),
+            st.one_of(st.just(1), extents), st.sampled_from(Scale), st.sampled_from(Fusion),
         ),
         min_size=1,
         max_size=8,
@@ -56,13 +67,19 @@ def test_operations_bytes_and_shapes_are_those_of_the_problems(listed):
     assert breakdowns.flops_of(found) == pytest.approx([float(p.flops) for p in listed], rel=1e-14)
     assert breakdowns.bytes_of(found) == pytest.approx([float(p.bytes) for p in listed], rel=1e-14)
     numbers = breakdowns.shapes_of(found)
-    same = [[(a.shape, a.batch) == (b.shape, b.batch) for b in listed] for a in listed]
+    kinds = [(p.shape, p.batch, p.scale, p.fused) for p in listed]
+    same = [[a == b for b in kinds] for a in kinds]
     assert [[a == b for b in numbers] for a in numbers] == same
 
 
 def test_batches_of_one_shape_are_several_shapes():
     listed = [problem(64, 64, 64, batch=batch) for batch in (8, 1, 8, 64)]
     assert breakdowns.shapes_of(problems_of(listed)).tolist() == [1, 0, 1, 2]
+
+
+def test_a_shape_with_scale_factors_or_a_fused_operation_is_another_shape():
+    listed = [problem(64, 64, 64, scale=scale, fused=fused) for scale in Scale for fused in Fusion]
+    assert len(set(breakdowns.shapes_of(problems_of([*listed, *listed])).tolist())) == len(listed)
 
 
 def test_element_types_are_named_shortly_where_all_are_the_same():

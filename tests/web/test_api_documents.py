@@ -107,6 +107,8 @@ MISTAKES = (
     ("recommend?shape=8x8x8&alpha=nan", "BadScalar", 400, "finite"),
     ("recommend?shape=8x8x8&batch=0", "BadRequest", 422, "query.batch: Input should be greater than or equal to 1"),
     ("costs?shape=8x8x8&batch=2147483648", "BadRequest", 422, "query.batch"),
+    ("recommend?shape=8x8x8&scale=2x128", "BadRequest", 422, "query.scale: Input should be 'none', 'tensor'"),
+    ("costs?shape=8x8x8&fused=swish", "BadRequest", 422, "query.fused: Input should be 'none', 'bias'"),
     ("models/nothing", "NoSuchModel", 404, "nothing"),
     ("nothing", "HttpError", 404, "Not Found"),
 )

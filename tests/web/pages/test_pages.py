@@ -26,7 +26,12 @@ from farm.db import batches, campaigns, devices, imports, tokens
 from farm.db.batches import Failure
 from farm.db.engine import make_engine
 from farm.db.states import FailureKind, Role
+from farm.errors import NotPredictable
+from farm.fusion import Fusion
+from farm.gemm import Problem
+from farm.kernels import FAMILIES
 from farm.measurement import Source
+from farm.scale import Scale
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.web.app import make_app
@@ -271,11 +276,26 @@ def test_a_check_shows_what_is_drawn_from_a_domain_and_takes_no_files(browser_li
     assert "k: min / median / max batch: min / median / max" in shown
     assert "32 / 32 / 32 2 / " in shown
     assert re.search(r"x64x32 batch=[24]\b", shown)
+    assert "scale" not in shown
     wrong = browser_like.post("/submit", data={"text": text.replace("SOURCE", "{file: /etc/hostname}"), "to": "check"})
     assert wrong.status_code == 400
     assert "/etc/hostname was not sent with the campaign, and the server opens no files; list the shapes" in words(
         wrong.text
     )
+
+
+def test_a_check_shows_scale_factors_and_fused_operations_that_are_drawn(
+    browser_like: httpx.Client, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAMILIES, "blas", replace(FAMILIES["blas"], scales=tuple(Scale), fusions=tuple(Fusion)))
+    block = """problems: {domain: [{m: 8..16, n: 64, k: 32}], types: f32, scale: [row, tensor], fused: [none, bias+gelu]}
+search: {strategy: random, problems: 10}"""
+    text = RIGHT.replace("problems: {m: 64, n: [64, 128], k: 64, types: f32}", block)
+    shown = words(browser_like.post("/submit", data={"text": text, "to": "check"}).text)
+    assert "flops: min / median / max scale fused" in shown
+    assert "row, tensor bias+gelu, none" in shown
+    assert re.search(r"x64x32 scale=(row|tensor) fused=bias\+gelu", shown)
+    assert "batch" not in shown
 
 
 def test_a_file_goes_before_the_text_and_its_name_is_in_its_mistakes(browser_like: httpx.Client, filled: int) -> None:
@@ -790,6 +810,37 @@ def test_the_cost_page_has_a_batch(browser_like: httpx.Client) -> None:
     wrong = browser_like.get("/cost?m=512&n=512&k=512&types=f32&batch=0")
     assert wrong.status_code == 400
     assert "batch: Input should be greater than or equal to 1" in words(wrong.text)
+
+
+def test_the_cost_page_has_scale_factors_and_fused_operations(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/cost?m=512&n=512&k=512&types=f32&scale=1x128:128x128&fused=bias%2Bgelu")
+    assert page.status_code == 200
+    for chosen in ("1x128:128x128", "bias+gelu"):
+        assert f'<option value="{chosen}" selected>' in page.text
+    again = re.search(r'href="(/api/v1/costs[^"]*)"', page.text)
+    assert again is not None
+    assert "scale=1x128%3A128x128" in again[1]
+    assert "fused=bias%2Bgelu" in again[1]
+    assert browser_like.get(unescape(again[1])).status_code == 200
+    plain = browser_like.get("/cost?m=512&n=512&k=512&types=f32&scale=none&fused=none")
+    assert words(plain.text) == words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
+    wrong = browser_like.get("/cost?m=512&n=512&k=512&types=f32&scale=2x128")
+    assert wrong.status_code == 400
+    assert "scale: Input should be 'none', 'tensor', 'row'" in words(unescape(wrong.text))
+
+
+def test_costs_and_recommendations_are_of_the_problem_with_its_scale_factors_and_fused_operations(
+    browser_like: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_model: object, problem: Problem, **_options: object) -> None:
+        raise NotPredictable(why=f"{problem.shape} batch={problem.batch} scale={problem.scale} fused={problem.fused}")
+
+    monkeypatch.setattr(registry, "recommend", refuse)
+    query = {"shape": "8x16x32", "batch": 2, "scale": "row", "fused": "bias+relu"}
+    (cost,) = browser_like.get("/api/v1/costs", params=query).json()
+    refused = browser_like.get("/api/v1/recommend", params=query).text
+    for why in (cost["why_not"], refused):
+        assert "8x16x32 batch=2 scale=row fused=bias+relu" in why
 
 
 def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client, access: Access) -> None:
