@@ -9,10 +9,13 @@ from typing import Any
 
 from farm.analysis.tiles import FAMILY, TiledRow
 from farm.errors import BadRecording, FarmError, first_line
+from farm.gemm import ADDED_COLUMNS
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, check_columns, provenance_in, readable
 
-_OPTIONAL_COLUMNS = ("batch", "device_type", "device_uuid", "distribution", "power_w", "runtime_settled_ms", "details")
+_OPTIONAL_COLUMNS = (
+    *ADDED_COLUMNS, "device_type", "device_uuid", "distribution", "power_w", "runtime_settled_ms", "details",
+)  # fmt: skip
 
 
 def read_recording(path: Path) -> tuple[list[TiledRow], Provenance | None]:

@@ -20,7 +20,7 @@ from farm.analysis.tiles import DeviceTiles, TiledRow, analyze
 from farm.charts.matplotlib_renderer import need_matplotlib
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadInput, BadRecording, MissingColumns, ServiceUnavailable
-from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.gemm import ElementTypes, Layout, Problem, Shape, added_columns
 from farm.kernels.families import TILE_STUDY
 from farm.provenance import METADATA_KEY, Provenance
 
@@ -251,6 +251,12 @@ def test_a_recording_says_what_it_knows_of_power_device_and_kernel(tmp_path: Pat
     assert said == tuple(more.values())
     kernel = (found.occupancy, found.registers, found.shared_bytes, found.waves, found.blocks_per_multiprocessor)
     assert kernel == tuple(details.values())
+
+
+def test_a_recording_says_which_batch_scale_factors_and_fused_operations_a_problem_has(tmp_path: Path) -> None:
+    added = {"batch": 8, "scale": "row", "fused": "bias+relu"}
+    ((found,), _) = read_recording(recorded(tmp_path / "r.parquet", COLUMNS | added))
+    assert added_columns(found.problem) == added
 
 
 def test_other_families_and_missing_power_are_no_rows_and_no_power(tmp_path: Path) -> None:
