@@ -1,8 +1,15 @@
 """GEMM tables of NVIDIA AIConfigurator: how long linear layers took in a serving framework on a card.
 
 A layer multiplies x[m,k] by the transpose of its weight[n,k], so the layout is `nt`. A table names no kernel. What the farm
-can name is the product in bf16 by the vendor's library, whose choice is the baseline of GPUs. The
-layers of other types do more than a GEMM or scale blocks of elements, and are left out.
+can name is the product in bf16 by the vendor's library, whose choice is the baseline of GPUs.
+
+Layers of other types get x in bf16 and quantise it in the time that is measured; then a kernel of the framework multiplies. Their times
+are not those of a GEMM, and they are left out. The collectors of AIConfigurator (`collector/vllm/collect_gemm.py`) run them so:
+
+- fp8 has one factor for x and one for the weight (`scale=tensor`), known in advance. Graphs are timed, as in bf16.
+- fp8_block has factors of 1x128 for x, found in the measured time, and of 128x128 for the weight (`scale=1x128:128x128`). No graph is
+  used, so a time is that of the host that launches: https://github.com/ai-dynamo/aisimulate/pull/219 has 149 us without a
+  graph and 12 us with one for 1x768x7168 on a B200.
 """
 
 from __future__ import annotations
@@ -40,8 +47,8 @@ _LIBRARY = ("torch.nn.functional.linear", "vllm_default")
 """Kernel sources that leave a product in bf16 to cuBLAS: vLLM's linear layer without quantisation calls the first."""
 
 _WHY_NOT = {
-    "fp8": "the time of the layer includes the quantisation of x, and the table does not name the kernel",
-    "fp8_block": "the farm has no element type of 8-bit floats that are scaled by blocks",
+    "fp8": "the time of the layer includes the quantisation of x, and the kernel is one of the framework, not of the vendor's library",
+    "fp8_block": "the layer was launched without a CUDA graph, so its time includes gaps between launches, and the quantisation of x",
     "nvfp4": "the farm has no element type of 4-bit floats",
 }
 

@@ -253,7 +253,7 @@ def test_a_linear_layer_in_bf16_is_the_choice_of_the_library(tmp_path: Path, sou
     ("changes", "what", "why"),
     [
         ({"gemm_dtype": "fp8"}, "gemm in fp8 by torch.nn.functional.linear", "includes the quantisation of x"),
-        ({"gemm_dtype": "fp8_block"}, "gemm in fp8_block", "scaled by blocks"),
+        ({"gemm_dtype": "fp8_block"}, "gemm in fp8_block", "without a CUDA graph"),
         ({"gemm_dtype": "nvfp4"}, "gemm in nvfp4", "4-bit floats"),
         ({"gemm_dtype": "int3"}, "gemm in int3", "no element type of that name"),
         ({"kernel_source": "magic"}, "gemm in bfloat16 by magic", "other kernels are not named"),
