@@ -3,7 +3,7 @@
     python -m benchmarks.choosing            with nvMatmulHeuristics where `pip install nvidia-matmul-heuristics` was run
 
 Each shape (m, n, k) of the farm's H200 rows is held out with all its kernels, 5 folds by shape, one model for all rows. A problem
-is m, n, k, types, layout, alpha and beta, and counts where at least four kernels of it were measured. The grid is CUTLASS SGEMM
+is all that makes it one (`PROBLEM_COLUMNS`), and counts where at least four kernels of it were measured. The grid is CUTLASS SGEMM
 (`paper-cutlass`): 28 kernels for each of 576 problems; for energy, all of them for its 36 shapes (`paper-cutlass-energy`). The tuned rows are CUTLASS 2.x in six types
 (`cutlass-tuned`), the Hopper rows CUTLASS 3.x in f16 (`hopper-f16`), both beside cuBLASLt; for the grid its times are those of
 `cutlass_vs_cublaslt.py --sweep`.
@@ -40,13 +40,14 @@ import pandas as pd
 from benchmarks.common import RESULTS, markdown, write
 from benchmarks.learning import H200, H200_ROWS, datasets
 from farm.forest.features import see
+from farm.gemm import ADDED_COLUMNS, PROBLEM_COLUMNS
 from trainer.cards import card_of
 from trainer.evaluate import out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings
 from trainer.table import configurations, parameter_names, vocabulary_of
 
-PROBLEM = ["m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta"]
+PROBLEM = [*PROBLEM_COLUMNS]
 BESIDE = "paper_cutlass_vs_cublaslt"
 FEWEST = 4
 FIRST = 3
@@ -127,7 +128,9 @@ def with_library(grid: pd.DataFrame) -> pd.DataFrame:
         extents = dict(zip("mnk", map(int, shape.split("x")), strict=True))
         kinds = dict(zip(("ab", "cd", "acc"), types.split(":"), strict=True))
         scalars = {"layout": layout, "alpha": one["alpha"], "beta": one["beta"]}
-        rows.append({**extents, **kinds, **scalars, "family": "cublaslt", "runtime_ms": one["cublaslt_ms"]})
+        rows.append(
+            {**extents, **kinds, **scalars, **ADDED_COLUMNS, "family": "cublaslt", "runtime_ms": one["cublaslt_ms"]}
+        )
     return pd.concat([grid, pd.DataFrame(rows)], ignore_index=True)
 
 

@@ -22,8 +22,8 @@ from farm.forest.predictor import Predictor
 from trainer.evaluate import evaluate
 from trainer.folds import FOLD_KINDS, HEADLINE, KERNELS
 from trainer.forest import ForestSettings, fit
-from trainer.table import configurations, with_batch
-from trainer.test_set import PROBLEM, check_apart, evaluate_on
+from trainer.table import PROBLEM, configurations, with_added_columns
+from trainer.test_set import check_apart, evaluate_on
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
@@ -46,7 +46,7 @@ def rows(*names: str) -> pd.DataFrame:
     for name in names:
         table: pd.DataFrame = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
         tables.append(table[table["round"] > 0] if name.startswith("learn-") else table)
-    return with_batch(pd.concat(tables))
+    return with_added_columns(pd.concat(tables))
 
 
 def within(table: pd.DataFrame, device_seconds: float) -> pd.DataFrame:

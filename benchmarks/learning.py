@@ -21,6 +21,7 @@ from benchmarks.common import markdown
 from farm.forest.columns import OUTPUTS
 from farm.forest.features import Seen, see
 from farm.forest.predictor import CLAIM, Predictor
+from farm.gemm import ADDED_COLUMNS
 from farm.importers.cards import CardTable
 from farm.measurement import energy_mj
 from trainer.calibration import CLAIMS, out_of_fold_bounds
@@ -88,8 +89,9 @@ def datasets(*names: str) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """These columns of a dataset, with batches, burst times and protocols where it has them."""
-    more = [name for name in ("batch", "runtime_burst_ms", "protocol") if name in pq.read_schema(path).names]
+    """These columns of a dataset, with those of newer datasets, burst times and protocols where it has them."""
+    there = pq.read_schema(path).names
+    more = [name for name in (*ADDED_COLUMNS, "runtime_burst_ms", "protocol") if name in there]
     return pd.read_parquet(path, columns=[*columns, *more])
 
 

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from benchmarks.common import write
 from farm.forest.predictor import Predictor
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
-from trainer.table import configurations, with_batch, with_parameter_columns
-from trainer.test_set import PROBLEM, score
+from trainer.table import PROBLEM, configurations, with_added_columns, with_parameter_columns
+from trainer.test_set import score
 
 DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 TYPE = "nvidia-h200"
@@ -40,7 +40,7 @@ GRID, RANDOM, LEARN, ORACLE = "grid", "random", "learn", "oracle"
 def rows(name: str) -> pd.DataFrame:
     """A dataset with its rows of the timing tier: those with power cost ten times as much, which would blur the costs."""
     table: pd.DataFrame = pq.read_table(DATASETS / f"{TYPE}-{name}.parquet").to_pandas()
-    return with_batch(table[table["power_w"].isna()].reset_index(drop=True))
+    return with_added_columns(table[table["power_w"].isna()].reset_index(drop=True))
 
 
 class Pool:
@@ -51,8 +51,8 @@ class Pool:
         self.wide = with_parameter_columns(table)
         groups: Mapping[Any, Any] = table.groupby(PROBLEM, sort=True).indices
         self.candidates = [
-            Candidate(f"{ab} {layout}", (m, n, k, batch), list(positions))
-            for (m, n, k, ab, layout, batch), positions in groups.items()
+            Candidate(" ".join((ab, layout, *added)), (m, n, k, batch), list(positions))
+            for (m, n, k, ab, layout, batch, *added), positions in groups.items()
         ]
         self.cost = table["cost_s"].to_numpy("float64")
 

@@ -47,11 +47,12 @@ import pandas as pd
 
 from benchmarks.common import RESULTS, end_like_interrupted, markdown, write
 from farm.campaign.domain import COORDINATES, mixture, named_domains, sobol_points
+from farm.gemm import PROBLEM_COLUMNS
 from trainer.evaluate import measured_outputs, metrics, out_of_fold
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings, fit
 from trainer.learn import TableFacts, learn
-from trainer.table import LEARNED_FROM, configurations, with_parameter_columns
+from trainer.table import LEARNED_FROM, PROBLEM, configurations, with_added_columns, with_parameter_columns
 
 DATASET = Path(__file__).parents[1] / "examples" / "datasets" / "nvidia-h200-domain.parquet"
 TYPE = "nvidia-h200"
@@ -64,13 +65,13 @@ LARGEST_ALIGNMENT = 16
 SEED = 20261123
 
 COLUMNS = [*LEARNED_FROM, "device_uuid"]
-PROBLEM = ["m", "n", "k", "ab", "layout"]
-KERNEL = ["ab", "cd", "acc", "layout", "alpha", "beta", "family", "parameters"]
+SHAPE = ["m", "n", "k"]
+KERNEL = [*(name for name in PROBLEM_COLUMNS if name not in SHAPE), "family", "parameters"]
 
 
 def table_of(rows: int) -> pd.DataFrame:
     """The training table of that size."""
-    measured = pd.read_parquet(DATASET, columns=COLUMNS)
+    measured = with_added_columns(pd.read_parquet(DATASET, columns=COLUMNS))
     if rows > len(measured):
         synthetic = synthetic_rows(measured, rows - len(measured))
         return pd.concat([measured, synthetic], ignore_index=True)
@@ -89,15 +90,15 @@ def synthetic_rows(measured: pd.DataFrame, rows: int) -> pd.DataFrame:
     while len(found) < rows:
         wanted = int(1.1 * (rows - len(found)) / KERNELS) + 100
         shapes = [sources.choose(point[0]).shape(point[1:]) for point in islice(points, wanted)]
-        extents = pd.DataFrame([(shape.m, shape.n, shape.k) for shape in shapes], columns=["m", "n", "k"])
+        extents = pd.DataFrame([(shape.m, shape.n, shape.k) for shape in shapes], columns=SHAPE)
         keys = _alignments(extents)
         known = np.isin(keys, list(alike))
         kernels = np.concatenate([draw.choice(alike[key], KERNELS) for key in keys[known].tolist()])
         drawn = measured.iloc[kernels].reset_index(drop=True)
-        drawn[["m", "n", "k"]] = extents[known].to_numpy().repeat(KERNELS, axis=0)
-        found = pd.concat([found, drawn], ignore_index=True).drop_duplicates(["m", "n", "k", *KERNEL])
-        before = measured.set_index(["m", "n", "k", *KERNEL]).index
-        found = found[~found.set_index(["m", "n", "k", *KERNEL]).index.isin(before)]
+        drawn[SHAPE] = extents[known].to_numpy().repeat(KERNELS, axis=0)
+        found = pd.concat([found, drawn], ignore_index=True).drop_duplicates([*SHAPE, *KERNEL])
+        before = measured.set_index([*SHAPE, *KERNEL]).index
+        found = found[~found.set_index([*SHAPE, *KERNEL]).index.isin(before)]
     found = found.head(rows).reset_index(drop=True)
     model = fit(TYPE, configurations(measured), ForestSettings())
     predicted = model.predicted(with_parameter_columns(found))
@@ -112,7 +113,7 @@ def synthetic_rows(measured: pd.DataFrame, rows: int) -> pd.DataFrame:
 
 def _alignments(extents: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.int64]]:
     """One number for the alignments of m, n and k of each row."""
-    whole = extents[["m", "n", "k"]].to_numpy("int64") | LARGEST_ALIGNMENT
+    whole = extents[SHAPE].to_numpy("int64") | LARGEST_ALIGNMENT
     found: np.ndarray[Any, np.dtype[np.int64]] = (whole & -whole) @ np.array([1, 100, 10_000])
     return found
 

@@ -18,7 +18,7 @@ from farm.forest.columns import EXTENTS
 from farm.forest.predictor import Predictor
 from farm.kernels import FAMILIES
 from trainer.forest import ForestSettings, fit
-from trainer.table import configurations, kernel_columns, with_batch
+from trainer.table import configurations, kernel_columns, with_added_columns
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -43,7 +43,7 @@ FAST = ForestSettings(trees=16)
 class Candidate:
     """A problem that may be measured next: its rows of the candidate table, one for each kernel that can run it."""
 
-    # The problem's type, layout and extents: m, n, k and the batch.
+    # The problem's types, layout, scale factors and fused operations, and its extents: m, n, k and the batch.
     kind: str
     extents: tuple[int, ...]
     rows: Sequence[int]
@@ -66,12 +66,13 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
 
 
 def with_probes(error: _Floats, measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
-    """Expected errors of candidates [rows], with the largest for kernels that have fewer than `PROBES` measured rows of the type.
+    """Expected errors of candidates [rows], with the largest for kernels that have fewer than `PROBES` measured rows of the type,
+    the scale factors and the fused operations.
 
     Both tables have raw columns, with one column for each kernel parameter.
     """
-    kernel = ["ab", *kernel_columns(candidates)]
-    both = pd.concat([measured[kernel], candidates[kernel]], ignore_index=True)
+    kernel = ["ab", "scale", "fused", *kernel_columns(candidates)]
+    both = pd.concat([with_added_columns(each)[kernel] for each in (measured, candidates)], ignore_index=True)
     which = both.groupby(kernel, dropna=False, sort=False).ngroup().to_numpy()
     rows = np.bincount(which[: len(measured)], minlength=which.max() + 1)
     return np.where(rows[which[len(measured) :]] < PROBES, error.max(), error)
@@ -98,7 +99,7 @@ def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
 
 
 def _cost_features(frame: pd.DataFrame) -> _Floats:
-    m, n, k, batch = (np.log2(with_batch(frame)[name].to_numpy("float64")) for name in (*EXTENTS, "batch"))
+    m, n, k, batch = (np.log2(with_added_columns(frame)[name].to_numpy("float64")) for name in (*EXTENTS, "batch"))
     families = pd.Categorical(frame["family"], categories=list(FAMILIES)).codes
     tile = frame["tile"].fillna(0).to_numpy("float64") if "tile" in frame else np.zeros(len(frame))
     narrow = frame["ab"].isin(["f16", "bf16", "f8e4m3", "i8"]).to_numpy("float64")

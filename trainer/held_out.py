@@ -9,6 +9,7 @@ import pandas as pd
 
 from farm.forest.predictor import Predictor
 from farm.registry.held_out import SHAPE, fold_folder
+from trainer.table import types_of
 
 
 class FoldModelStore:
@@ -35,5 +36,4 @@ class FoldModelStore:
 
 def kinds_of(configured: pd.DataFrame) -> list[str]:
     """`tiled f32:f32:f32 nn` and so on: every combination that a model of these rows can predict."""
-    types = configured["ab"] + ":" + configured["cd"] + ":" + configured["acc"]
-    return sorted(set(configured["family"] + " " + types + " " + configured["layout"]))
+    return sorted(set(configured["family"] + " " + types_of(configured) + " " + configured["layout"]))

@@ -107,7 +107,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
         "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
-        "It refuses families, types and layouts that it has not seen.",
+        "It refuses families, types, scale factors, fused operations and layouts that it has not seen together.",
         _batches(rows),
         f"It predicts `{facts.device_type}` only, and no other card.",
     ]

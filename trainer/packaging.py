@@ -12,12 +12,11 @@ from typing import Any
 import pandas as pd
 
 import farm.forest
-from farm.forest.columns import OUTPUTS, REQUIRED, WITH_DEFAULT, Vocabulary
+from farm.forest.columns import OUTPUTS, REQUIRED, TEXTS, WITH_DEFAULT, Vocabulary
 from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
 from farm.registry.outputs import UNITS, definitions
 
-_TEXTS = ("ab", "family", "cd", "acc", "layout")
 _NEEDS = ("mlflow", "numpy", "pandas")
 """What a model's code imports. Trees are stored as arrays, so scikit-learn is not needed to predict."""
 
@@ -83,8 +82,7 @@ def signature(vocabulary: Vocabulary) -> Any:
     anything: Any = AnyType()  # type: ignore[no-untyped-call]
 
     inputs: list[Any] = [
-        ColSpec(DataType.string if name in _TEXTS else anything, name, required=False)
-        for name in vocabulary.raw_columns
+        ColSpec(DataType.string if name in TEXTS else anything, name, required=False) for name in vocabulary.raw_columns
     ]
     outputs: list[Any] = [ColSpec(DataType.double, name) for name in (*OUTPUTS, *BOUNDS, DISTANCE)]
     outputs.append(ColSpec(DataType.string, OUTSIDE))

@@ -16,12 +16,20 @@ from farm.campaign.strategies import Learn
 from farm.campaign.strategies.draws import FamilyDraw
 from farm.db import campaigns, learning
 from farm.db.trainings import TrainingAttempt
+from farm.formatting import scalars_text
 from farm.gemm import Problem
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_columns
 from farm.measurement import ALL_FAMILIES
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
-from trainer.table import configurations, of_one_protocol, read_test_table, read_training_table, with_parameter_columns
-from trainer.test_set import PROBLEM, Score, score
+from trainer.table import (
+    PROBLEM,
+    configurations,
+    of_one_protocol,
+    read_test_table,
+    read_training_table,
+    with_parameter_columns,
+)
+from trainer.test_set import Score, score
 
 OVERDRAW = 8
 """Problems that are drawn from the domain for each one that is chosen."""
@@ -165,8 +173,8 @@ def next_round(
     wanted, test = search.problems, frozenset(planned.test_set)
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
     for problem in islice(search.round_problems(planned.domain(), number), OVERDRAW * wanted):
-        s = problem.shape
-        if problem in test or (s.m, s.n, s.k, str(problem.types.ab), str(problem.layout), problem.batch) in measured:
+        columns = problem_columns(problem)
+        if problem in test or tuple(columns[name] for name in PROBLEM) in measured:
             continue
         jobs = (destination.job(configuration) for configuration in planned.campaign.kernels_for(problem))
         valid = {job.configuration: job for job in jobs if job is not None and job.invalid_reason is None}
@@ -204,8 +212,8 @@ def _candidates(
     found, start = [], 0
     for problem in problems:
         rows = range(start, start + len(options[problem]))
-        s = problem.shape
-        found.append(Candidate(f"{problem.types} {problem.layout}", (s.m, s.n, s.k, problem.batch), rows))
+        s, added = problem.shape, scalars_text(1, 0, scale=problem.scale, fused=problem.fused)
+        found.append(Candidate(f"{problem.types} {problem.layout}{added}", (s.m, s.n, s.k, problem.batch), rows))
         start = rows.stop
     return found
 

@@ -16,12 +16,14 @@ from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
+from farm.forest.columns import BIAS, NONE, REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
-from farm.gemm import INPUT_TYPES, PROBLEM_COLUMNS, ElementType, ElementTypes
+from farm.fusion import Fusion
+from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, ElementType, ElementTypes
 from farm.kernels import FAMILIES
 from farm.measurement import TEST_ROW, Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
+from farm.scale import Scale
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
@@ -50,11 +52,15 @@ MEASURED = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 """What models learn of a configuration: medians over its repeats, NaN where a column was not measured."""
 
 LEARNED_FROM = (
-    *("device_type", "source", *(name for name in PROBLEM_COLUMNS if name != "batch"), "family", "parameters"),
-    *("runtime_ms", "power_w", "energy_mj"),
+    *("device_type", "source"),
+    *(name for name in PROBLEM_COLUMNS if name not in ADDED_COLUMNS),
+    *("family", "parameters", "runtime_ms", "power_w", "energy_mj"),
 )
-"""The columns that decide what a model learns: those it needs, and those that its table's hash covers. Older tables have no
-`batch`: see `with_batch`."""
+"""The columns that decide what a model learns: those it needs, and those that its table's hash covers. Older tables lack
+`ADDED_COLUMNS`: see `with_added_columns`."""
+
+PROBLEM = ["m", "n", "k", "ab", "layout", *ADDED_COLUMNS]
+"""What makes two rows those of one problem."""
 
 NEED_CONFIGURATIONS = 12
 NEED_SHAPES = 4
@@ -65,17 +71,17 @@ _LABELLED = f"v.source <> '{Source.MEASURED}' AND v.details->>'purpose' = '{TEST
 """Rows that the file they come from labels as rows of a test set: see `farm.measurement.TEST_ROW`."""
 
 _TESTED = f"""
-SELECT c.m, c.n, c.k, c.ab, c.layout, c.batch
+SELECT {", ".join(f"c.{name}" for name in PROBLEM)}
 FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
 WHERE l.purpose = 'test'
   AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
        OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
 UNION
-SELECT v.m, v.n, v.k, v.ab, v.layout, v.batch FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
+SELECT {", ".join(f"v.{name}" for name in PROBLEM)} FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
 """
 """The problems of a device type that are in the test set of a campaign, or in one that was imported or recorded."""
 
-_PROBLEM = "(v.m, v.n, v.k, v.ab, v.layout, v.batch)"
+_PROBLEM = f"({', '.join(f'v.{name}' for name in PROBLEM)})"
 
 
 def read_training_table(
@@ -156,11 +162,11 @@ def table_hash(table: pd.DataFrame) -> str:
         _chosen(table),
         table.get("runtime_burst_ms", [None] * len(table)),
         protocols_of(table),
-        with_batch(table)["batch"],
+        _added(table),
         strict=True,
     )
     lines = sorted(
-        # Rows without a choice, a burst, another protocol or a batch are what they were before tables had such columns.
+        # Rows without a choice, a burst, another protocol or an added column are what they were before tables had such columns.
         json.dumps(
             [
                 _plain(value)
@@ -169,17 +175,27 @@ def table_hash(table: pd.DataFrame) -> str:
                     *(() if all(map(math.isnan, choice)) else choice),
                     *(() if pd.isna(burst_ms) else ("burst", burst_ms)),
                     *(() if protocol in _BEFORE_PROTOCOLS else ("protocol", protocol)),
-                    *(() if batch == 1 else ("batch", batch)),
+                    *added,
                 )
             ],
             **_COMPACT,
         )
-        for row, choice, burst_ms, protocol, batch in rows
+        for row, choice, burst_ms, protocol, added in rows
     )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 _COMPACT: dict[str, Any] = {"separators": (",", ":"), "sort_keys": True}
+
+
+def _added(table: pd.DataFrame) -> list[list[Any]]:
+    """Of each row the names and values of `ADDED_COLUMNS` that are not as usual."""
+    added = with_added_columns(table)[[*ADDED_COLUMNS]].itertuples(index=False, name=None)
+    usual = ADDED_COLUMNS.items()
+    return [
+        [each for (name, before), value in zip(usual, row, strict=True) if value != before for each in (name, value)]
+        for row in added
+    ]
 
 
 _BEFORE_PROTOCOLS = (ProtocolName.FARM, UNKNOWN_PROTOCOL)
@@ -228,10 +244,16 @@ def _plain(value: Any) -> Any:
     return None if math.isnan(number) else number
 
 
-def with_batch(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with the column `batch` [int64]: rows that do not say it are of one product."""
-    batch = table["batch"].fillna(1).astype("int64") if "batch" in table else 1
-    return table.assign(batch=batch)
+def with_added_columns(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `ADDED_COLUMNS`, where rows that do not say them are as usual: one product, without scale factors and fused
+    operations."""
+    added = {
+        name: table[name].fillna(usual).astype(type(usual) if isinstance(usual, int) else "object")
+        if name in table
+        else usual
+        for name, usual in ADDED_COLUMNS.items()
+    }
+    return table.assign(**added)
 
 
 def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
@@ -273,7 +295,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     if time_of(protocol) == "burst":
         table = table.assign(runtime_burst_ms=table["runtime_ms"])
     # A column of gaps next to one of numbers would turn both into objects, whose medians take seconds.
-    wide = with_parameter_columns(with_batch(table)).astype(dict.fromkeys(targets, "float64"))
+    wide = with_parameter_columns(with_added_columns(table)).astype(dict.fromkeys(targets, "float64"))
     if "details" in table:
         wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
     raw = [*REQUIRED, *WITH_DEFAULT, *parameter_names()]
@@ -321,6 +343,23 @@ def throttled(wide: pd.DataFrame, configuration: Sequence[str]) -> Bools:
 
 ELEMENT_BYTES = {str(element): element.bytes for element in ElementType}
 
+SCALES = {
+    str(scale): tuple(
+        float(extent or MAX_EXTENT)
+        for blocks in (scale.of_a, scale.of_b)
+        if blocks is not None
+        for extent in (blocks.lines, blocks.inner)
+    )
+    for scale in Scale
+    if scale is not Scale.NONE
+}
+FUSIONS = {
+    str(fused): (*((BIAS,) if fused.bias else ()), *((str(fused.activation),) if fused.activation else ()))
+    for fused in Fusion
+    if fused is not Fusion.NONE
+}
+"""As a `Vocabulary` has them."""
+
 
 def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
     """What a model trained on these configurations can predict: see `Vocabulary`."""
@@ -331,9 +370,11 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
         parameters=parameter_names(),
         element_bytes=ELEMENT_BYTES,
         usual_output={str(ab): (str(types.cd), str(types.acc)) for ab, types in usual},
+        scales=SCALES,
+        fusions=FUSIONS,
     )
     problems = problems_of(vocabulary.read(configured))
-    kinds = configured["family"] + ":" + _types(configured)
+    kinds = configured["family"] + ":" + types_of(configured)
     return replace(
         vocabulary,
         problems={
@@ -365,7 +406,7 @@ _MAX_COMPARED = 20_000
 
 def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     defaults = {parameter.name: float(parameter.default) for parameter in FAMILIES[family].parameters}
-    types = _types(rows)
+    types = types_of(rows)
     filled = pd.DataFrame({name: rows[name].fillna(default) for name, default in defaults.items()}, rows.index)
     by_types: dict[str, set[tuple[float, ...]]] = {kind: set() for kind in _sorted(types)}
     for *kernel, kind in filled.assign(types=types).drop_duplicates().itertuples(index=False, name=None):
@@ -382,9 +423,13 @@ def _knowledge(family: str, rows: pd.DataFrame) -> FamilyKnowledge:
     )
 
 
-def _types(rows: pd.DataFrame) -> pd.Series:
-    """The element types of each row, as "ab:cd:acc"."""
-    found: pd.Series = rows["ab"] + ":" + rows["cd"] + ":" + rows["acc"]
+def types_of(configured: pd.DataFrame) -> pd.Series:
+    """The types of each row, as `types_text` writes them."""
+    found: pd.Series = configured["ab"] + ":" + configured["cd"] + ":" + configured["acc"]
+    for name in ("scale", "fused"):
+        there = configured[name] != NONE
+        if there.any():
+            found += (f" {name}=" + configured[name]).where(there, "")
     return found
 
 

@@ -14,17 +14,16 @@ import pandas as pd
 from farm.errors import TestRowsInTraining
 from farm.forest.columns import Floats
 from farm.forest.predictor import CLAIM, Predictor
+from farm.formatting import scalars_text
+from farm.gemm import ADDED_COLUMNS
 from farm.measurement import ALL_FAMILIES
 from farm.registry.models import TEST_SET
 from trainer.evaluate import Metrics, error_figures, measured_outputs, metrics_by_target
-from trainer.table import with_batch
+from trainer.table import PROBLEM, with_added_columns
 
 __all__ = ["TEST_SET", "Score", "check_apart", "choosing", "evaluate_on", "score"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-
-PROBLEM = ["m", "n", "k", "ab", "layout", "batch"]
-"""What makes two rows those of one problem."""
 
 CLAIMS = (0.5, 0.8, CLAIM)
 RESAMPLES = 1000
@@ -38,12 +37,12 @@ def check_apart(training: pd.DataFrame, test: pd.DataFrame) -> None:
     """Raises `TestRowsInTraining` where a problem of the test set is in a training table as well."""
     if test.empty or training.empty:
         return
-    learned, tested = (with_batch(table)[PROBLEM].drop_duplicates() for table in (training, test))
+    learned, tested = (with_added_columns(table)[PROBLEM].drop_duplicates() for table in (training, test))
     shared = pd.merge(learned, tested, on=PROBLEM)
     if len(shared):
-        m, n, k, ab, layout, batch = shared.iloc[0]
-        several = "" if batch == 1 else f" batch={batch}"
-        raise TestRowsInTraining(problems=len(shared), example=f"{m}x{n}x{k} {ab} {layout}{several}")
+        m, n, k, ab, layout, *added = shared.iloc[0]
+        more = scalars_text(1, 0, **dict(zip(ADDED_COLUMNS, added, strict=True)))
+        raise TestRowsInTraining(problems=len(shared), example=f"{m}x{n}x{k} {ab} {layout}{more}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +92,8 @@ def evaluate_on(model: Predictor, configured: pd.DataFrame) -> tuple[dict[str, M
         By target: what `trainer.evaluate.metrics` gives, the 95% interval of the mean error (`mean_error_low_pct`,
         `mean_error_high_pct`; bootstrap over problems, since kernels of one problem err together) and the coverage of
         the intervals at 50 and 80% (`coverage_50_pct`, `coverage_80_pct`; `coverage_pct` is at 90%). For the runtime
-        also what `choosing` gives. And the predictions of each row, NaN where the model does not know its family, types
-        or layout.
+        also what `choosing` gives. And the predictions of each row, NaN where the model does not know its family, types, layout,
+        scale factors or fused operations.
     """
     frame = _known_rows(model, configured)
     if frame.empty:

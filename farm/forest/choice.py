@@ -49,12 +49,15 @@ TILES = ("rows", "columns", "resident")
 
 _MIN_SLICE = 32.0
 
+_SCALED = 1 << 8
+"""The step between the numbers of kinds with other scale factors."""
+
 
 def kinds(rows: Configurations) -> Array:
-    """What decides which kernels a library has for a row: the bytes of an element, and whether all operands load at the full width,
-    which the newest kernels need."""
+    """What decides which kernels a library has for a row: the bytes of an element, whether all operands load at the full width,
+    which the newest kernels need, and the scale factors, which other kernels apply."""
     wide = load_bytes(rows).min(axis=0) >= LOAD_BYTES
-    found: Array = (2 * rows["ab_bytes"] + wide).astype("int64")
+    found: Array = (2 * rows["ab_bytes"] + wide).astype("int64") + _SCALED * rows.scales
     return found
 
 
@@ -116,11 +119,14 @@ class Choices:
         return len(self.kinds) > 0
 
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
-        """For rows of the family with a known kind; NaN for others."""
+        """For rows of the family with a known kind; NaN for others. Where too little was measured with scale factors, it is that of
+        the kernels without."""
         found = np.full((4 + COMPARED, len(rows)), np.nan)
         if self and self.family in rows.texts["family"].values:
             own = np.flatnonzero(rows.texts["family"].is_in((self.family,)))
             kind = kinds(rows).take(own)
+            if rows.scales.any():
+                kind = np.where(np.isin(kind, self.kinds), kind, kind % _SCALED)
             place = self.kinds.searchsorted(kind)
             known = self.kinds.take(place, mode="clip") == kind
             if known.any():

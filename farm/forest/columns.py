@@ -1,8 +1,8 @@
 """The raw columns that a model takes, what a model knows about their values, and how gaps are filled.
 
-One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch` have the defaults
-of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family, or
-nothing where the family has no such parameter.
+One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch, scale, fused` have
+the defaults of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family,
+or nothing where the family has no such parameter.
 """
 
 from __future__ import annotations
@@ -18,16 +18,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUIRED = ("m", "n", "k", "ab", "family")
-WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch")
+WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch", "scale", "fused")
 OUTPUTS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
-_KIND = ("family", "ab", "cd", "acc", "layout")
+TEXTS = ("family", "ab", "cd", "acc", "layout", "scale", "fused")
+"""The columns of texts."""
+
+_TYPES = ("ab", "cd", "acc", "scale", "fused")
+"""Those that `types_text` takes."""
+
+NONE = "none"
+"""No scale factors, or no fused operations."""
+
 _FIXED = {"alpha": 1.0, "beta": 0.0, "batch": 1.0}
+_FIXED_TEXTS = {"layout": "nn", "scale": NONE, "fused": NONE}
 """What replaces a gap of these, in every family."""
 
 OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
 """Numbers that follow from the texts of a row: bytes of an element, and whether an operand is transposed, as 0 and 1."""
+
+_BLOCKS = ("a_lines", "a_inner", "b_lines", "b_inner")
+"""Extents of the blocks of A and B that have one scale factor each: rows of A or columns of B, and elements along k."""
+
+BIAS = "bias"
+"""The fused operation that reads a vector, and the number that says where it is fused, as 0 and 1."""
+
+_NO_BLOCKS = (np.inf,) * len(_BLOCKS)
+"""Without scale factors: no matrix has a part of such a block."""
 
 _MAX_ALIGNMENT = 256
 """Wider than any vector load or tile edge that a kernel can profit from."""
@@ -63,17 +81,17 @@ class Text:
         return np.array([value in wanted for value in self.values], bool)[self.codes]
 
     def position(self, among: Sequence[str]) -> Array:
-        """The position of each row's text among these. It must be one of them."""
-        return np.array([among.index(value) for value in self.values], "intp")[self.codes]
+        """The position of each row's text among these, 0 where it is none of them."""
+        return np.array([among.index(value) if value in among else 0 for value in self.values], "intp")[self.codes]
 
     def part(self, rows: slice) -> Text:
         return Text(self.codes[rows], self.values)
 
     @classmethod
-    def joined(cls, columns: Sequence[Text]) -> Text:
-        """The texts of each row in one, with colons between them."""
+    def joined(cls, columns: Sequence[Text], write: Callable[..., str]) -> Text:
+        """One text for each row, which `write` makes of those in the columns."""
         if len(columns[0].codes) == 1:
-            return _single(":".join(column.values[column.codes[0]] for column in columns))
+            return _single(write(*(column.values[column.codes[0]] for column in columns)))
         widths = tuple(max(1, len(column.values)) for column in columns)
         import pandas as pd
 
@@ -82,7 +100,7 @@ class Text:
             [column.values[index] for index in picked.tolist()]
             for column, picked in zip(columns, np.unravel_index(found, widths), strict=True)
         )
-        return cls(codes, tuple(":".join(each) for each in zip(*parts, strict=True)))
+        return cls(codes, tuple(write(*each) for each in zip(*parts, strict=True)))
 
 
 _FIRST: Array = np.zeros(1, "intp")
@@ -91,6 +109,26 @@ _FIRST: Array = np.zeros(1, "intp")
 def _single(value: str) -> Text:
     """A column of one row."""
     return Text(_FIRST, (value,))
+
+
+def types_text(ab: str, cd: str, acc: str, scale: str = NONE, fused: str = NONE) -> str:
+    """`f8e4m3:bf16:f32 scale=row fused=bias`: element types, with scale factors and fused operations where there are any.
+
+    What was measured of a family is known by these texts, so a product with scale factors is something else than a plain one.
+    """
+    return f"{ab}:{cd}:{acc}{'' if scale == NONE else f' scale={scale}'}{'' if fused == NONE else f' fused={fused}'}"
+
+
+def types_columns(types: str) -> dict[str, str]:
+    """The columns that make a text of `types_text`."""
+    elements, *added = types.split(" ")
+    columns = dict(zip(("ab", "cd", "acc"), elements.split(":"), strict=True))
+    return columns | dict(each.split("=", 1) for each in added)
+
+
+def _kind_text(family: str, ab: str, cd: str, acc: str, layout: str, scale: str, fused: str) -> str:
+    """As in `Configurations.kinds`, of `TEXTS`."""
+    return f"{family}:{types_text(ab, cd, acc, scale, fused)}:{layout}"
 
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
@@ -108,14 +146,16 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `OF_KIND`.
+    # By column, and those of `OF_KIND`, `_BLOCKS` and `BIAS`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
-    # Family, types and layout of each row, as "family:ab:cd:acc:layout".
+    # Family, types as `types_text` writes them, and layout of each row: "family:ab:cd:acc:layout".
     kinds: Text
-    # Positions of the family and of the type of A and B among those of the vocabulary.
+    # Positions of the family, the type of A and B, the scale factors and the fused operations among those of the vocabulary.
     families: Array
     types: Array
+    scales: Array
+    fusions: Array
     # [parameters, rows]: those of the families that were trained, in the order of `Vocabulary.trained`.
     parameters: Floats
     # [`OF_KIND`, rows].
@@ -162,6 +202,8 @@ class Configurations:
                 self.kinds.part(some),
                 self.families[some],
                 self.types[some],
+                self.scales[some],
+                self.fusions[some],
                 self.parameters[:, some],
                 self.of_kind[:, some],
             )
@@ -169,15 +211,15 @@ class Configurations:
 
 @dataclass(frozen=True)
 class FamilyKnowledge:
-    """What the training table holds of one kernel family."""
+    """What the training table holds of one kernel family. Types are as `types_text` writes them."""
 
     # Parameter -> the value that stands for a gap.
     parameters: Mapping[str, float]
-    # Element types that were measured, as "ab:cd:acc" -> the layouts that they were measured in.
+    # Types that were measured -> the layouts that they were measured in.
     layouts: Mapping[str, tuple[str, ...]]
     # The kernels that were measured: values in the order of `parameters`.
     kernels: tuple[tuple[float, ...], ...]
-    # Element types, as in `layouts` -> which of the kernels were measured in them, by their positions.
+    # Types -> which of the kernels were measured in them, by their positions.
     kernels_by_types: Mapping[str, tuple[int, ...]]
     # The types with measured power.
     powered: tuple[str, ...]
@@ -198,7 +240,11 @@ class Vocabulary:
     element_bytes: Mapping[str, int]
     # ab -> (cd, acc) that usually go with it: the defaults of those columns.
     usual_output: Mapping[str, tuple[str, str]]
-    # "family:ab:cd:acc" -> representatives of the problems that were measured, int64 [problems, 7]: see `reach`.
+    # Scale factors -> the extents of their blocks, as in `_BLOCKS`; the largest extent for a whole matrix.
+    scales: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Fused operations -> each of them.
+    fusions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # "family:ab:cd:acc", the types as in `FamilyKnowledge` -> representatives of the problems that were measured, int64 [problems, 7]: see `reach`.
     problems: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     @property
@@ -213,6 +259,8 @@ class Vocabulary:
             "parameters": list(self.parameters),
             "element_bytes": dict(self.element_bytes),
             "usual_output": {ab: list(types) for ab, types in self.usual_output.items()},
+            "scales": {scale: list(blocks) for scale, blocks in self.scales.items()},
+            "fusions": {fused: list(operations) for fused, operations in self.fusions.items()},
         }
 
     @classmethod
@@ -229,7 +277,9 @@ class Vocabulary:
             for name, known in data["families"].items()
         }
         usual = {ab: (cd, acc) for ab, (cd, acc) in data["usual_output"].items()}
-        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, problems)
+        scales = {scale: tuple(blocks) for scale, blocks in data["scales"].items()}
+        fusions = {fused: tuple(operations) for fused, operations in data["fusions"].items()}
+        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, scales, fusions, problems)
 
     def measured(self) -> dict[str, Any]:
         """What of each family was measured, for programs that look for kernels: layouts by types, the types that were measured in
@@ -247,8 +297,8 @@ class Vocabulary:
         }
 
     def known(self, rows: Configurations) -> Bools:
-        """Which rows have only values of family, types and layout that were measured together, and a batch only where some was
-        measured of the family and types."""
+        """Which rows have only values of family, types, scale factors, fused operations and layout that were measured together, and
+        a batch only where some was measured of these in any layout."""
         return rows.kinds.is_in(self._measured) & self._batch_known(rows)
 
     def _batch_known(self, rows: Configurations) -> Bools:
@@ -273,6 +323,33 @@ class Vocabulary:
     def types(self) -> tuple[str, ...]:
         """Element types of A and B."""
         return tuple(self.usual_output)
+
+    @cached_property
+    def scale_names(self) -> tuple[str, ...]:
+        """In the order of `Configurations.scales`."""
+        return (NONE, *self.scales)
+
+    @cached_property
+    def _blocks(self) -> Floats:
+        """[`_BLOCKS`, scales]: those of each of `scale_names`."""
+        return np.array([_NO_BLOCKS, *self.scales.values()]).T
+
+    @cached_property
+    def _biased(self) -> Floats:
+        """Which of `fusion_names` add a bias, as 0 and 1."""
+        return np.array([BIAS in self.fusions.get(fused, ()) for fused in self.fusion_names], "float64")
+
+    @cached_property
+    def fusion_names(self) -> tuple[str, ...]:
+        """In the order of `Configurations.fusions`."""
+        return (NONE, *self.fusions)
+
+    @cached_property
+    def operations(self) -> tuple[tuple[str, ...], Floats]:
+        """The names of the operations that can be fused, and which of them each of `fusion_names` has: [operations, fusions]."""
+        names = tuple(dict.fromkeys(operation for each in self.fusions.values() for operation in each))
+        has = [[name in self.fusions.get(fused, ()) for fused in self.fusion_names] for name in names]
+        return names, stacked(has, len(self.fusion_names))
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -351,25 +428,28 @@ class Vocabulary:
         for position, name in enumerate(("cd", "acc")):
             usual = partial(self._usual, texts["ab"], position)
             texts[name] = _text(frame, name, labels, usual)
-        texts["layout"] = _text(frame, "layout", labels, lambda: Text(np.zeros(len(labels), "intp"), ("nn",)))
-        kinds = Text.joined([texts[name] for name in _KIND])
-        families, types = texts["family"].position(self.family_names), texts["ab"].position(self.types)
+        for name, default in _FIXED_TEXTS.items():
+            texts[name] = _text(frame, name, labels, partial(_constant, default, len(labels)))
+        kinds = Text.joined([texts[name] for name in TEXTS], _kind_text)
+        among = {"family": self.family_names, "ab": self.types, "scale": self.scale_names, "fused": self.fusion_names}
+        families, types, scales, fusions = (texts[name].position(values) for name, values in among.items())
         numbers = self._completed(frame, families, labels)
-        each = np.array([self._of_kind(kind) for kind in kinds.values], "float64").reshape(-1, len(OF_KIND))
-        of_kind = each.T.take(kinds.codes, axis=1)
-        columns = dict(zip((*self._numbers, *OF_KIND), (*numbers, *of_kind), strict=True))
+        of_kind = stacked(self._of_kind(texts), len(labels))
+        added = (*self._blocks.take(scales, axis=1), self._biased.take(fusions))
+        columns = dict(zip((*self._numbers, *OF_KIND, *_BLOCKS, BIAS), (*numbers, *of_kind, *added), strict=True))
         first = len(EXTENTS) + len(_FIXED)
         parameters = numbers[first : first + len(self.trained)]
-        return Configurations(columns, texts, kinds, families, types, parameters, of_kind)
+        return Configurations(columns, texts, kinds, families, types, scales, fusions, parameters, of_kind)
 
     def _usual(self, ab: Text, position: int) -> Text:
         """The output type or the accumulator that usually goes with each row's type, by its position in `usual_output`."""
         return Text(ab.codes, tuple(self.usual_output[each][position] for each in ab.values))
 
-    def _of_kind(self, kind: str) -> tuple[float, ...]:
-        """`OF_KIND` of a kind as in `Configurations`."""
-        _, *types, layout = kind.split(":", len(_KIND) - 1)
-        return (*(self.element_bytes.get(each, np.nan) for each in types), layout[:1] == "t", layout[1:2] == "t")
+    def _of_kind(self, texts: Mapping[str, Text]) -> list[Floats]:
+        """`OF_KIND` of each row."""
+        bytes_of = [texts[name].map(lambda each: self.element_bytes.get(each, np.nan)) for name in ("ab", "cd", "acc")]
+        layout = texts["layout"]
+        return [*bytes_of, layout.map(lambda each: each[:1] == "t"), layout.map(lambda each: each[1:2] == "t")]
 
     def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, families: Array, labels: Any) -> Floats:
         """The numbers of each row, checked, with gaps filled: [`_numbers`, rows]."""
@@ -411,8 +491,8 @@ class Vocabulary:
                 "measure such batches first, or ask for batch 1"
             )
         raise ValueError(
-            f"row {labels[row]}: the model was trained on {texts['family']} with {family}, "
-            f"not on {texts['ab']}:{texts['cd']}:{texts['acc']} in {texts['layout']}; measure such configurations first"
+            f"row {labels[row]}: the model was trained on {texts['family']} with {family}, not on "
+            f"{types_text(*(texts[name] for name in _TYPES))} in {texts['layout']}; measure such configurations first"
         )
 
     @property
@@ -509,6 +589,11 @@ def _text(
         raise ValueError(f"row {labels[int(np.argmax(gaps))]}: {name} is missing")
     default = usual()
     return Text(np.where(gaps, default.codes + len(values), codes), (*values, *default.values))
+
+
+def _constant(value: str, rows: int) -> Text:
+    """A column with one value."""
+    return Text(np.zeros(rows, "intp"), (value,))
 
 
 def _check_one_of(text: Text, known: Mapping[str, Any], name: str, labels: Any) -> None:

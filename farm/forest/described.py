@@ -8,16 +8,19 @@ from typing import Any
 
 from .arrays import BadFiles, require
 
-FORMAT = 7
+FORMAT = 8
 """The version of `model.json` and its arrays."""
 
+WITHOUT_SCALE = 7
+"""The version before: its models have learned from no scale factors and no fused operations."""
+
 WITHOUT_BATCH = 6
-"""The version before: its models have learned from no batches."""
+"""The version before that: its models have learned from no batches either."""
 
 WITHOUT_BURST = 5
 """The version before that: its models have no protocol and no burst time either."""
 
-READABLE = (WITHOUT_BURST, WITHOUT_BATCH, FORMAT)
+READABLE = (WITHOUT_BURST, WITHOUT_BATCH, WITHOUT_SCALE, FORMAT)
 
 TIMES = ("burst", "settled")
 """What the runtime of a model may be. None: another time, or not known."""
@@ -45,6 +48,7 @@ _FAMILY = {
 }  # fmt: skip
 _VOCABULARY = {
     "families": {_ANY: _FAMILY}, "parameters": [str], "element_bytes": {_ANY: float}, "usual_output": {_ANY: (str, str)},
+    "scales": {_ANY: (float, float, float, float)}, "fusions": {_ANY: [str]},
 }  # fmt: skip
 _ENERGIES = {
     "card_w": float, "busy_w": float, "memory_pj": float, "l2_pj": {_ANY: float}, "operation_pj": {_ANY: float},
@@ -83,6 +87,7 @@ def description_of(content: bytes) -> dict[str, Any]:
     _check(found, _model_of(number), "model.json")
     if number == WITHOUT_BURST:
         found |= _UNSAID
+    found["vocabulary"] = {"scales": {}, "fusions": {}} | found["vocabulary"]
     for family in found["vocabulary"]["families"].values():
         family.setdefault("batched", [])
     require(found["time"] in (None, *TIMES), f"model.json: time is not {' or '.join(TIMES)}")
@@ -95,8 +100,9 @@ def _model_of(number: Any) -> dict[str, Any]:
     """What a `model.json` of a readable format must have."""
     if number == FORMAT:
         return _MODEL
-    family = {name: kind for name, kind in _FAMILY.items() if name != "batched"}
-    old = {**_MODEL, "vocabulary": {**_VOCABULARY, "families": {_ANY: family}}}
+    family = {name: kind for name, kind in _FAMILY.items() if name != "batched" or number > WITHOUT_BATCH}
+    vocabulary = {name: kind for name, kind in _VOCABULARY.items() if name not in ("scales", "fusions")}
+    old = {**_MODEL, "vocabulary": {**vocabulary, "families": {_ANY: family}}}
     return {name: kind for name, kind in old.items() if not (number == WITHOUT_BURST and name in _UNSAID)}
 
 
@@ -134,6 +140,8 @@ def _check(value: Any, kind: Any, where: str) -> None:
 def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
     """Checks that parts which refer to each other exist."""
     require(vocabulary["families"], "model.json knows no kernel family")
+    blocks = [extent for each in vocabulary["scales"].values() for extent in each]
+    require([1 <= extent <= float(2**31 - 1) for extent in blocks], "model.json: scale factors of no block")
     types = vocabulary["usual_output"]
     require(types.keys() <= card["flops_per_ms"].keys(), "model.json: a type has no peak")
     sizes = (card["bytes_per_ms"], card["multiprocessors"], card["l2_bytes"], *card["flops_per_ms"].values())
@@ -152,5 +160,6 @@ def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
             f"{where}: unknown types",
         )
         require(
-            [each.split(":")[0] in types and each.count(":") == 2 for each in known["layouts"]], f"{where}: bad types"
+            [each.split(":")[0] in types and each.split(" ")[0].count(":") == 2 for each in known["layouts"]],
+            f"{where}: bad types",
         )

@@ -17,7 +17,7 @@ from .card import Card
 from .choice import COMPARED, Choices, Foretold
 from .columns import EXTENTS, OF_KIND, Array, Configurations, Floats, Vocabulary
 from .energy import Efforts
-from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms
+from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms, scale_and_bias_bytes
 from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
@@ -291,6 +291,11 @@ def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:
     yield _one_hot("ab_is_", rows.types, vocabulary.types)
     yield OF_KIND, rows.of_kind
     yield ("reads_c",), (rows["beta"] != 0).astype("float64")[None]
+    yield _one_hot("scale_is_", rows.scales, vocabulary.scale_names)
+    added = scale_and_bias_bytes(rows)
+    yield ("log2_scale_and_bias_bytes",), np.where(added > 0, added, np.nan)[None]
+    operations, fused = vocabulary.operations
+    yield tuple(f"fuses_{name}" for name in operations), fused.take(rows.fusions, axis=1)
 
 
 def _one_hot(prefix: str, positions: Array, values: tuple[str, ...]) -> Block:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .card import Card
-from .columns import Configurations, Floats, stacked
+from .columns import BIAS, Configurations, Floats, stacked
 
 LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 """Tiles that vendors' libraries have kernels of, for every type."""
@@ -58,11 +58,21 @@ def flops_of(rows: Configurations) -> Floats:
     return 2.0 * rows["m"] * rows["n"] * rows["k"] * rows["batch"]
 
 
+def scale_and_bias_bytes(rows: Configurations) -> Floats:
+    """Bytes of the scale factors, which have four each, and of the bias of one product of each row."""
+    m, n, k = rows["m"], rows["n"], rows["k"]
+    of_a = np.ceil(m / rows["a_lines"]) * np.ceil(k / rows["a_inner"])
+    of_b = np.ceil(n / rows["b_lines"]) * np.ceil(k / rows["b_inner"])
+    found: Floats = 4.0 * (of_a + of_b) + n * rows["cd_bytes"] * rows[BIAS]
+    return found
+
+
 def compulsory_bytes(rows: Configurations) -> Floats:
-    """Bytes of each row's batch with A and B read once, D written once, and C read once where beta is not 0."""
+    """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0."""
     m, n, k = rows["m"], rows["n"], rows["k"]
     inputs, outputs = (m * k + k * n) * rows["ab_bytes"], m * n * rows["cd_bytes"]
-    return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0)) * rows["batch"]
+    added = scale_and_bias_bytes(rows)
+    return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0) + added) * rows["batch"]
 
 
 def load_bytes(rows: Configurations) -> Floats:

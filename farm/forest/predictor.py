@@ -15,8 +15,8 @@ from .arrays import BadFiles, Expected, read_arrays, require
 from .burst import Bursts, inputs
 from .card import Card
 from .choice import Choices
-from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table
-from .described import FORMAT, description_of
+from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, types_columns
+from .described import FORMAT, WITHOUT_BATCH, description_of
 from .energy import Energies
 from .features import Seen, see
 from .reach import PROBLEM_NUMBERS, Measured, Reach
@@ -285,7 +285,8 @@ class Predictor:
         return means, spreads
 
     def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows have a family, types and a layout that the model was trained on together, and no batch if it learned none."""
+        """Which rows have a family, types, scale factors, fused operations and a layout that the model was trained on together, and
+        no batch if it learned none."""
         families, types = list(self.vocabulary.families), list(self.vocabulary.usual_output)
         named = (frame["family"].isin(families) & frame["ab"].isin(types)).to_numpy()
         found = np.zeros(len(frame), dtype=bool)
@@ -387,8 +388,8 @@ class Predictor:
         family, known = next(iter(self.vocabulary.families.items()))
         require(known.layouts and all(known.layouts.values()), f"{DESCRIPTION}: {family} was measured in nothing")
         types, layouts = next(iter(known.layouts.items()))
-        row = dict(zip(("ab", "cd", "acc"), types.split(":"), strict=True), layout=layouts[0], family=family)
         try:
+            row = {**types_columns(types), "layout": layouts[0], "family": family}
             self.predicted({**{name: [1024] for name in EXTENTS}, **{name: [value] for name, value in row.items()}})
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
             raise BadFiles(f"{DESCRIPTION}: the model cannot predict what it knows: {error}") from error
@@ -396,8 +397,8 @@ class Predictor:
 
 def _problems(content: bytes, number: int) -> dict[str, Array]:
     """The measured problems of a model of format `number`, by family and types. Raises `BadFiles`."""
-    # Formats before do not say the batch, which comes last.
-    stored = PROBLEM_NUMBERS if number == FORMAT else PROBLEM_NUMBERS - 1
+    # Formats without batches do not say the batch, which comes last.
+    stored = PROBLEM_NUMBERS if number > WITHOUT_BATCH else PROBLEM_NUMBERS - 1
     expected = {
         "kinds": Expected("U", (None,)),
         "counts": Expected("<i8", (None,)),

@@ -100,8 +100,10 @@ class Measured:
                 kernels.append(whole_keys(np.full(len(which), len(kinds)), columns[:, which]))
                 at |= {f"{name}:{measured}:{layout}": len(kinds) for layout in layouts}
                 kinds.append(f"{name}:{measured}")
-                ab, *usual = measured.split(":")
-                types.append(ab if vocabulary.usual_output.get(ab) == tuple(usual) else measured)
+                elements, *added = measured.split(" ", 1)
+                ab, *usual = elements.split(":")
+                short = ab if vocabulary.usual_output.get(ab) == tuple(usual) else elements
+                types.append(" ".join([short, *added]))
         problems = [vocabulary.problems.get(kind, np.empty((0, PROBLEM_NUMBERS), "int64")) for kind in kinds]
         points = [positions(each) for each in problems]
         searched = [np.vstack([-each.T, np.square(each).sum(axis=1) / 2]) for each in points]

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
+from farm.gemm import ADDED_COLUMNS
 from farm.kernels import Configuration
 from farm.registry.models import ModelInfo, load, signed_files
 from farm.registry.outputs import OUTPUTS
@@ -30,6 +31,8 @@ FOLDER = "held_out"
 SHAPE = ["m", "n", "k"]
 
 _KIND = ["family", "ab", "cd", "acc", "layout"]
+"""Of what a model refuses a row, with `ADDED_COLUMNS`."""
+
 _REFUSALS = (FarmError, ValueError, TypeError, LookupError, AttributeError)
 """Errors by which any kind of model may refuse rows."""
 
@@ -89,14 +92,17 @@ class HeldOut:
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
-    """A model's prediction of each row; NaN for rows of a kind (family, types, layout, in a batch or not) that it refuses."""
+    """A model's prediction of each row; NaN for rows of a kind (family, types, layout, scale factors, fused operations, in a batch
+    or not) that it refuses."""
     import pandas as pd
 
     try:
         return ask(rows)[list(OUTPUTS)]
     except _REFUSALS:
-        batched = rows["batch"].fillna(1) > 1 if "batch" in rows else pd.Series(False, rows.index)
-        kinds = [part for _, part in rows.groupby([*_KIND, batched], sort=False)]
+        usual = pd.DataFrame(dict(ADDED_COLUMNS), rows.index)
+        added = rows.reindex(columns=usual.columns).fillna(usual)
+        added["batch"] = added["batch"] > 1
+        kinds = [part for _, part in rows.groupby([*_KIND, *(added[name] for name in added)], sort=False)]
         if len(kinds) < 2:
             return pd.DataFrame(float("nan"), rows.index, list(OUTPUTS))
         return pd.concat([answers(ask, part) for part in kinds]).loc[rows.index]

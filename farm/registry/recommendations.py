@@ -94,8 +94,8 @@ def recommend(
     if of_kind and not fitting:
         raise NotPredictable(why=f"batch is {problem.batch}, and this version has learned from {model.batches}")
     if not fitting:
-        seen = "; ".join(f"{name} with {_types_text(known[name])}" for name in asked)
-        raise NotPredictable(why=f"{problem.types} {problem.layout} was not measured: the model knows {seen}")
+        seen = "; ".join(f"{name} with {_layouts_text(known[name])}" for name in asked)
+        raise NotPredictable(why=f"{_types(problem)} {problem.layout} was not measured: the model knows {seen}")
     found = [c for name in fitting for c in _candidates(name, known[name], problem, device, unmeasured)]
     if not found:
         raise NotPredictable(
@@ -129,11 +129,14 @@ def _knows(family: dict[str, Any], problem: Problem) -> bool:
 
 
 def _types(problem: Problem) -> str:
+    """As models call the types of a problem, with its scale factors and fused operations."""
+    from farm.forest.columns import types_text
+
     types = problem.types
-    return f"{types.ab}:{types.cd}:{types.acc}"
+    return types_text(types.ab, types.cd, types.acc, problem.scale, problem.fused)
 
 
-def _types_text(family: dict[str, Any]) -> str:
+def _layouts_text(family: dict[str, Any]) -> str:
     return ", ".join(f"{types} in {' '.join(layouts)}" for types, layouts in family["layouts"].items())
 
 

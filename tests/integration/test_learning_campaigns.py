@@ -133,15 +133,21 @@ def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, su
         assert sum(is_test_row(row["details"]) for row in measurements.read(connection)) == 40
 
 
-def test_a_test_row_of_one_batch_leaves_the_other_batches_to_learn_from(engine: Engine, device: int) -> None:
-    lines = [f"blas() 64x64x64 f32{batch}" for batch in ("", " batch=4", " batch=8")]
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("batch", [1, 4, 8]), ("scale", ["none", "row", "tensor"]), ("fused", ["none", "bias", "relu"])],
+)
+def test_a_test_row_of_one_kind_leaves_the_others_to_learn_from(
+    engine: Engine, device: int, column: str, values: list[object]
+) -> None:
+    lines = [f"blas() 64x64x64 f32 {column}={value}" for value in values]
     labelled = row(1.0, source="recorded", details={"purpose": TEST_ROW["purpose"]})
     landed(engine, device, [*((line, row(1.0)) for line in lines), (lines[1], labelled)])
     with engine.connect() as connection:
         learned = read_training_table(connection, "cpu-test")
         tested = read_test_table(connection, "cpu-test", any_source=True)
-    assert learned["batch"].tolist() == [1, 8]
-    assert tested["batch"].tolist() == [4]
+    assert learned[column].tolist() == [values[0], values[2]]
+    assert tested[column].tolist() == [values[1]]
 
 
 def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(

@@ -7,17 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
+from farm.forest.described import WITHOUT_BATCH
 from farm.forest.predictor import DESCRIPTION
 
 _PROBLEMS = "problems.npz"
 
 
-def before_batches(folder: Path, number: int) -> None:
-    """Turns a stored model into one of the format `number`, from before models knew batches."""
+def as_format(folder: Path, number: int) -> None:
+    """Turns a stored model into one of an older format: from before models knew scale factors, and up to 6 from before batches."""
     described = json.loads((folder / DESCRIPTION).read_text())
-    for family in described["vocabulary"]["families"].values():
-        del family["batched"]
+    vocabulary = described["vocabulary"]
+    del vocabulary["scales"], vocabulary["fusions"]
+    if number <= WITHOUT_BATCH:
+        for family in vocabulary["families"].values():
+            del family["batched"]
+        with np.load(folder / _PROBLEMS) as stored:
+            arrays = dict(stored)
+        np.savez_compressed(folder / _PROBLEMS, **arrays | {"problems": arrays["problems"][:, :-1]})
     (folder / DESCRIPTION).write_text(json.dumps(described | {"format": number}))
-    with np.load(folder / _PROBLEMS) as stored:
-        arrays = dict(stored)
-    np.savez_compressed(folder / _PROBLEMS, **arrays | {"problems": arrays["problems"][:, :-1]})

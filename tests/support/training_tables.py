@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from farm import registry
+from farm.fusion import Activation
+from farm.kernels import Configuration
 
 DEVICE_TYPE = "test-device"
 GPPERF = Path(__file__).parents[1] / "data" / "gpperf"
@@ -113,3 +115,32 @@ def foreign_tiled_table() -> pd.DataFrame:
         zip([*key, "Execution Time", "Average Power Usage (W)"], [*_RAW, "runtime_ms", "power_w"], strict=True)
     )
     return as_training_table(both.rename(columns=names)).assign(source="imported")
+
+
+KINDS = ("", "batch=8", "scale=tensor", "scale=row", "scale=1x128:128x128", "fused=bias", "fused=bias+gelu")
+"""Kinds of problems, as the end of a configuration's line."""
+
+_RATES = {"none": 1.0, "tensor": 1.0, "row": 0.9, "1x128:128x128": 0.6}
+"""The share of the peak rate with which products with these scale factors are computed."""
+
+
+def kinds_table(kinds: Sequence[str] = KINDS, *, shapes: int = 60, seed: int = 0, power: bool = True) -> pd.DataFrame:
+    """cuBLASLt in FP8: each of the kinds on random shapes.
+
+    A problem takes the longer of computing at 1000 TFLOP/s, or less with `scale`, and of memory at 4 TB/s; a launch 3 us. GELU
+    takes another 1 ps of each element.
+    """
+    draw = np.random.default_rng(seed)
+    extents = (16 * np.exp2(draw.uniform(2, 7, (shapes, 3))).round()).astype("int64")
+    return pd.DataFrame([_of_kind(*shape, kind, power=power) for shape in extents.tolist() for kind in kinds])
+
+
+def _of_kind(m: int, n: int, k: int, kind: str, *, power: bool) -> dict[str, object]:
+    one = Configuration.parse(f"cublaslt() {m}x{n}x{k} f8e4m3 nt {kind}")
+    problem = one.problem
+    computing_ms = problem.flops / (1e12 * _RATES[problem.scale])
+    activating_ms = 1e-9 * m * n * problem.batch * (problem.fused.activation is Activation.GELU)
+    runtime_ms = 0.003 + max(computing_ms, problem.bytes / 4e9) + activating_ms
+    power_w = 150 + 450 * computing_ms / runtime_ms if power else np.nan
+    measured = {"runtime_ms": runtime_ms, "power_w": power_w, "energy_mj": power_w * runtime_ms}
+    return {"device_type": BATCHED_TYPE, "source": "measured", **one.columns(), **measured}

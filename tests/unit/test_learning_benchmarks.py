@@ -19,7 +19,7 @@ from support.foreign_tables import LAYER, SGEMM, layers, sheet
 from support.training_tables import tiled_table
 from trainer.folds import by_shape
 from trainer.forest import ForestSettings
-from trainer.table import configurations, with_parameter_columns
+from trainer.table import configurations, with_added_columns, with_parameter_columns
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CONFIGURED = configurations(tiled_table((256, 512, 1024)))
@@ -99,7 +99,7 @@ def test_a_chooser_gets_the_share_of_what_it_chose() -> None:
 
 
 def test_problems_with_few_kernels_are_not_counted() -> None:
-    table = with_parameter_columns(tiled_table((256, 512), tiles=(4, 8, 16, 32)))
+    table = with_added_columns(with_parameter_columns(tiled_table((256, 512), tiles=(4, 8, 16, 32))))
     fewer = table.drop(index=table.index[0]).assign(score=table["runtime_ms"])
     found = {one["chooser"]: one for one in choosing.chosen(fewer, "runtime_ms", {"oracle": "score"})}
     assert found["oracle"]["problems"] == 7

@@ -22,7 +22,7 @@ from farm.kernels import Configuration
 from farm.registry import predict, recommend
 from farm.registry.held_out import answers
 from farm.registry.loaded_model import Model
-from support.old_models import before_batches
+from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, DEVICE_TYPE, batched_table, tiled_table
 from trainer.acquire import measuring_cost
 from trainer.cards import card_of_gpu
@@ -195,7 +195,7 @@ def test_a_model_without_batches_is_what_it_was_and_refuses_them() -> None:
 def test_versions_of_before_batches_answer_as_before_and_refuse_batches(tmp_path: Path) -> None:
     model = fit(DEVICE_TYPE, configurations(tiled_table()), SMALL)
     model.save(tmp_path)
-    before_batches(tmp_path, 6)
+    as_format(tmp_path, 6)
     old = Predictor.load(tmp_path)
     rows = configurations(tiled_table((256, 700), tiles=(8, 13)))
     pd.testing.assert_frame_equal(old.predict(rows), model.predict(rows), check_exact=True)
@@ -205,7 +205,7 @@ def test_versions_of_before_batches_answer_as_before_and_refuse_batches(tmp_path
 
 def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) -> None:
     MODEL.save(tmp_path)
-    before_batches(tmp_path, 6)
+    as_format(tmp_path, 6)
     described = tmp_path / DESCRIPTION
     described.write_text(described.read_text().replace('"format": 6', '"format": 7'))
     with pytest.raises(BadFiles, match="must have batched, kernels"):

@@ -20,7 +20,7 @@ from farm.registry import predict, predict_table, recommend
 from farm.registry.loaded_model import Model
 from farm.registry.recommendations import Objective
 from support.burst_tables import DEVICE_TYPE, LIMIT_W, burst_table
-from support.old_models import before_batches
+from support.old_models import as_format
 from support.training_tables import blas_table, tiled_table
 from trainer.evaluate import evaluate
 from trainer.forest import ForestSettings, fit
@@ -161,7 +161,7 @@ def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tm
         del described[name]
     (tmp_path / DESCRIPTION).write_text(json.dumps(described))
     (tmp_path / "burst.npz").unlink()
-    before_batches(tmp_path, 5)
+    as_format(tmp_path, 5)
     old = Predictor.load(tmp_path)
     others = [name for name in MODEL.predict(UNSEEN) if not name.startswith("runtime_burst_ms")]
     pd.testing.assert_frame_equal(old.predict(UNSEEN)[others], MODEL.predict(UNSEEN)[others], check_exact=True)
@@ -174,7 +174,7 @@ def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tm
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 4}, "model.json is of format 4; this code reads 5 to 7"),
+        ({"format": 4}, "model.json is of format 4; this code reads 5 to 8"),
         ({"format": 5}, "model.json must have"),
         ({"time": "cold"}, "time is not burst or settled"),
         ({"time": 3}, "model.json: time is no str"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from farm.forest.columns import Configurations
 from farm.forest.features import Seen, see
 from farm.forest.physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
+from farm.gemm import ADDED_COLUMNS
 from farm.gpus import find_gpu
 from support.training_tables import blas_table, tiled_table
 from trainer.cards import card_of, card_of_gpu
@@ -31,7 +32,7 @@ def table(**columns: Any) -> pd.DataFrame:
     usual |= {
         "alpha": 1.0,
         "beta": 0.0,
-        "batch": 1,
+        **ADDED_COLUMNS,
         "family": "cutlass",
         "runtime_ms": 1.0,
         "power_w": np.nan,
