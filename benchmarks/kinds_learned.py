@@ -1,0 +1,183 @@
+"""How accurate predictions of batches, scaled and fused products are, beside those of plain products of the same rows.
+
+    python -m benchmarks.kinds_learned FILE.parquet [FILE.parquet …]
+
+Each file is a Parquet of `farm results`, of one device type. Only rows of the protocol `farm` are used, or of the most frequent one where
+there are none. Every configuration is predicted by a model that has not seen its shape (the folds `unseen_shapes`), so a shape is held out
+in all its kinds.
+
+  kind          plain; batch; the values of scale and fused; these together. `scaled` and `fused` are all rows with any of these
+  median, p90   errors of the time, or of the power, in percent
+  over plain    the median error over that of the plain rows; over those of the same family and element types
+  in 90%        the share of rows inside the 90% interval that the other folds calibrate
+  refused       rows that the model of their fold has not learned: their kind has a single shape
+
+In parentheses are 95% intervals, by bootstrap over shapes. The line `plain, learned alone` is of a model of the plain rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.common import markdown, write
+from farm.forest.columns import NONE
+from trainer.evaluate import evaluate, measured_outputs
+from trainer.folds import FOLD_KINDS, HEADLINE
+from trainer.forest import ForestSettings
+from trainer.table import configurations, of_one_protocol
+
+PLAIN = "plain"
+ALONE = "plain, learned alone"
+TARGETS = ("runtime_ms", "power_w")
+RESAMPLES = 1000
+SHAPE = ["m", "n", "k"]
+LIKE = ["family", "ab", "cd", "acc"]
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+_Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.parquet")
+    table = pd.concat([pd.read_parquet(path) for path in parser.parse_args().files], ignore_index=True)
+    types = sorted(table["device_type"].unique())
+    if len(types) != 1:
+        parser.error(f"the files have rows of {len(types)} device types ({', '.join(types)}); give those of one")
+    table, left_out = of_one_protocol(table)
+    configured = configurations(table)
+    if set(kinds_of(configured)) <= {PLAIN} or PLAIN not in set(kinds_of(configured)):
+        parser.error("the files need rows of plain products and of others: batches, or with `scale` or `fused`")
+    found = figures(types[0], configured)
+    facts = {"device_type": types[0], "configurations": len(configured), "left_out": left_out}
+    tables = [f"Errors of `{target}`:\n\n{_table(found, target)}" for target in TARGETS]
+    write("kinds_learned", {**facts, "figures": found}, "\n\n".join(tables), repetitions=1)
+
+
+def kinds_of(configured: pd.DataFrame) -> pd.Series:
+    """The kind of each row: `plain`, or `batch`, `scale=row` and so on."""
+    found: pd.Series = pd.Series(np.where(configured["batch"] > 1, "batch", ""), configured.index, "object")
+    for name in ("scale", "fused"):
+        found += np.where(configured[name] == NONE, "", f" {name}=" + configured[name])
+    return found.str.strip().replace("", PLAIN)
+
+
+def groups_of(configured: pd.DataFrame) -> dict[str, _Bools]:
+    """The rows of each kind, plain ones first, and of all kinds with scale factors, and with fused operations."""
+    kinds = kinds_of(configured)
+    found = {kind: (kinds == kind).to_numpy() for kind in sorted(set(kinds), key=lambda kind: (kind != PLAIN, kind))}
+    for group, name in (("scaled", "scale"), ("fused", "fused")):
+        rows = (configured[name] != NONE).to_numpy()
+        found |= {group: rows} if rows.any() else {}
+    return found
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """Errors [rows] in percent, NaN without a prediction or a measurement, and how often each row is drawn: [resamples, rows]."""
+
+    error: _Floats
+    drawn: np.ndarray[Any, np.dtype[np.int64]]
+
+    def of(self, rows: _Bools, percentile: float) -> tuple[float, _Floats]:
+        """A percentile of the errors of these rows, and that of each resample; NaN where a resample has none of them."""
+        own = rows & np.isfinite(self.error)
+        error = self.error[own]
+        if not len(error):
+            return np.nan, np.full(len(self.drawn), np.nan)
+        resampled = [np.repeat(error, counts) for counts in self.drawn[:, own]]
+        each = [float(np.percentile(one, percentile)) if len(one) else np.nan for one in resampled]
+        return float(np.percentile(error, percentile)), np.array(each)
+
+
+def resampled(configured: pd.DataFrame, error: _Floats) -> Resampled:
+    """The errors with resamples over shapes, since all rows of a shape err together."""
+    shape = configured.groupby(SHAPE, sort=True).ngroup().to_numpy()
+    count = int(shape.max()) + 1
+    draw = np.random.default_rng(0)
+    drawn = np.array([np.bincount(draw.integers(count, size=count), minlength=count) for _ in range(RESAMPLES)])
+    return Resampled(error, drawn[:, shape])
+
+
+def figures(device_type: str, configured: pd.DataFrame, settings: ForestSettings | None = None) -> list[dict[str, Any]]:
+    """A line for each kind and target; see the module."""
+    settings = settings or ForestSettings()
+    groups = groups_of(configured)
+    plain = configured[groups[PLAIN]]
+    return [
+        *_lines(device_type, configured, groups, settings),
+        *_lines(device_type, plain, {ALONE: np.full(len(plain), True)}, settings),
+    ]
+
+
+def _lines(
+    device_type: str, configured: pd.DataFrame, groups: Mapping[str, _Bools], settings: ForestSettings
+) -> Iterator[dict[str, Any]]:
+    (found,) = evaluate(device_type, configured, settings, kinds={HEADLINE: FOLD_KINDS[HEADLINE]})
+    measured, like = measured_outputs(configured), configured[LIKE].agg(":".join, axis="columns").to_numpy()
+    for target in TARGETS:
+        y, p = (each[target].to_numpy("float64") for each in (measured, found.predicted))
+        errors = resampled(configured, 100 * np.abs(p / y - 1))
+        bounds = [found.predicted.get(f"{target}_{end}", measured[target] * np.nan) for end in ("low", "high")]
+        inside = ((bounds[0] <= measured[target]) & (measured[target] <= bounds[1])).to_numpy()
+        for kind, rows in groups.items():
+            both = rows & np.isfinite(errors.error)
+            line: dict[str, Any] = {"kind": kind, "target": target, "rows": int(both.sum())}
+            line["refused"] = int((rows & np.isfinite(y) & ~np.isfinite(p)).sum())
+            line["shapes"] = len(configured.loc[both, SHAPE].drop_duplicates())
+            if both.any():
+                median, medians = errors.of(rows, 50)
+                line |= _with_interval("median_error_pct", median, medians)
+                line |= _with_interval("p90_error_pct", *errors.of(rows, 90))
+                line["coverage_pct"] = 100 * float(inside[both].mean()) if bounds[0].notna().any() else None
+                if kind not in (PLAIN, ALONE):
+                    of_types = groups[PLAIN] & np.isin(like, like[both])
+                    for name, against in {"plain": groups[PLAIN], "plain_of_types": of_types}.items():
+                        other, others = errors.of(against, 50)
+                        line |= _with_interval(f"over_{name}", median / other, medians / others)
+            yield line
+
+
+def _with_interval(name: str, value: float, resamples: _Floats) -> dict[str, Any]:
+    """The value and its 95% interval; None where it is not known."""
+    known = resamples[np.isfinite(resamples)]
+    if not np.isfinite(value) or not len(known):
+        return {name: None, f"{name}_95": None}
+    return {name: round(value, 3), f"{name}_95": np.percentile(known, [2.5, 97.5]).round(3).tolist()}
+
+
+def _table(found: list[dict[str, Any]], target: str) -> str:
+    names = {
+        "median_error_pct": "median, %",
+        "p90_error_pct": "p90, %",
+        "over_plain": "over plain",
+        "over_plain_of_types": "over plain of the same family and types",
+    }
+    rows = [
+        [
+            *(one[name] for name in ("kind", "rows", "shapes", "refused")),
+            *(_cell(one, name) for name in names),
+            "–" if one.get("coverage_pct") is None else f"{one['coverage_pct']:.0f}",
+        ]
+        for one in found
+        if one["target"] == target
+    ]
+    return markdown(["kind", "rows", "shapes", "refused", *names.values(), "in 90%, %"], rows)
+
+
+def _cell(one: Mapping[str, Any], name: str) -> str:
+    if one.get(name) is None:
+        return "–"
+    low, high = one[f"{name}_95"]
+    return f"{one[name]:.2f} ({low:.2f} to {high:.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The benchmark of predictions by kind: which rows are of which kind, and what their errors are compared with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import kinds_learned
+from support.training_tables import BATCHED_TYPE, KINDS, kinds_table
+from trainer.forest import ForestSettings
+from trainer.table import configurations
+
+BOTH = "batch=8 scale=tensor fused=relu"
+CONFIGURED = configurations(kinds_table([*KINDS, BOTH], shapes=30))
+FIGURES = {
+    (one["kind"], one["target"]): one
+    for one in kinds_learned.figures(BATCHED_TYPE, CONFIGURED, ForestSettings(trees=8))
+}
+
+
+def test_each_row_is_of_one_kind() -> None:
+    names = ["plain", "batch", *KINDS[2:], "batch scale=tensor fused=relu"]
+    assert kinds_learned.kinds_of(CONFIGURED).value_counts().to_dict() == dict.fromkeys(names, 30)
+    groups = kinds_learned.groups_of(CONFIGURED)
+    assert list(groups) == ["plain", *sorted(names[1:]), "scaled", "fused"]
+    assert (groups["scaled"].sum(), groups["fused"].sum()) == (4 * 30, 3 * 30)
+
+
+def test_every_kind_has_errors_of_time_and_power_beside_those_of_plain_rows() -> None:
+    for target in ("runtime_ms", "power_w"):
+        plain, row = FIGURES["plain", target], FIGURES["scale=row", target]
+        assert (plain["rows"], row["rows"], row["refused"]) == (30, 30, 0)
+        assert row["over_plain"] == pytest.approx(row["median_error_pct"] / plain["median_error_pct"], rel=0.05)
+        assert row["over_plain_of_types"] == row["over_plain"]
+        for name in ("median_error_pct", "p90_error_pct", "over_plain"):
+            low, high = row[f"{name}_95"]
+            assert low <= row[name] <= high
+            assert low < high
+        assert 0 < row["coverage_pct"] <= 100
+        assert "over_plain" not in plain
+        assert FIGURES["plain, learned alone", target]["rows"] == 30
+
+
+def test_shapes_are_resampled_whole() -> None:
+    """Two rows of a shape are drawn together, so their error is that of the shape in each resample."""
+    rows = pd.DataFrame({"m": [1, 1, 2, 3], "n": 1, "k": 1})
+    found = kinds_learned.resampled(rows, np.array([5.0, 5.0, 1.0, np.nan]))
+    np.testing.assert_array_equal(found.drawn[:, 0], found.drawn[:, 1])
+    assert set(found.drawn[:, [0, 2, 3]].sum(axis=1)) == {3}
+    value, resamples = found.of(np.array([True, True, False, False]), 50)
+    assert value == 5
+    assert set(resamples[np.isfinite(resamples)]) == {5.0}
+    assert np.isnan(resamples).any()
+
+
+def test_rows_of_a_kind_with_one_shape_are_refused_by_the_model_of_their_fold() -> None:
+    alone = kinds_table(["scale=row"], shapes=1).assign(m=4096, n=4096, k=4096)
+    configured = configurations(pd.concat([kinds_table([""], shapes=20), alone]))
+    found = kinds_learned.figures(BATCHED_TYPE, configured, ForestSettings(trees=4))
+    (row,) = (one for one in found if (one["kind"], one["target"]) == ("scale=row", "runtime_ms"))
+    assert (row["rows"], row["refused"]) == (0, 1)
+    assert kinds_learned._table(found, "runtime_ms").splitlines()[3] == "| scale=row | 0 | 0 | 1 | – | – | – | – | – |"
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ([kinds_table([""], shapes=4)], "rows of plain products and of others"),
+        ([kinds_table(["scale=row"], shapes=4)], "rows of plain products and of others"),
+        (
+            [kinds_table(shapes=4), kinds_table(shapes=4).assign(device_type="cpu")],
+            r"2 device types \(cpu, nvidia-h200\)",
+        ),
+    ],
+)
+def test_files_without_a_comparison_are_refused(
+    tables: list[pd.DataFrame],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = [tmp_path / f"{number}.parquet" for number in range(len(tables))]
+    for table, path in zip(tables, paths, strict=True):
+        table.assign(parameters='{"algorithm": 0}').to_parquet(path)
+    monkeypatch.setattr(sys, "argv", ["kinds_learned", *map(str, paths)])
+    with pytest.raises(SystemExit):
+        kinds_learned.main()
+    assert pd.Series([capsys.readouterr().err]).str.contains(why).all()
