@@ -109,6 +109,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
         "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
         "It refuses families, types, scale factors, fused operations and layouts that it has not seen together.",
         _batches(rows),
+        _added(rows),
         f"It predicts `{facts.device_type}` only, and no other card.",
     ]
     if quoted:
@@ -127,6 +128,18 @@ def _batches(rows: pd.DataFrame) -> str:
         "It predicts batches only of families and types that it has seen in batches: it has learned from "
         f"{vocabulary_of(rows).batches}."
     )
+
+
+def _added(rows: pd.DataFrame) -> str:
+    """Which scale factors and fused operations it knows, in full: the list of kinds may be cut."""
+    known = []
+    for family, of_family in vocabulary_of(rows).families.items():
+        by_elements: dict[str, list[str]] = {}
+        for elements, *added in (types.split(" ", 1) for types in of_family.layouts):
+            by_elements.setdefault(elements, []).extend(added)
+        known += [f"{family} with {elements} ({', '.join(each)})" for elements, each in by_elements.items() if each]
+    learned = "; ".join(known) if known else "none"
+    return f"It predicts scale factors and fused operations only as it has seen them: it has learned from {learned}."
 
 
 def _left_out(facts: TableFacts) -> str:

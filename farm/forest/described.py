@@ -28,6 +28,9 @@ TIMES = ("burst", "settled")
 MAX_BYTES = 1 << 26
 """The maximum size of `model.json`. With a million configurations it has a hundredth of that."""
 
+_MAX_PARTS = 256
+"""Extents of blocks, and fused operations, that a model may know together. Each kind of them is a column of its tables."""
+
 _ANY = "*"
 """Stands for any keys of a mapping."""
 
@@ -140,8 +143,11 @@ def _check(value: Any, kind: Any, where: str) -> None:
 def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
     """Checks that parts which refer to each other exist."""
     require(vocabulary["families"], "model.json knows no kernel family")
+    for name in ("scales", "fusions"):
+        parts = [part for each in vocabulary[name].values() for part in each]
+        require(len(parts) < _MAX_PARTS and len(vocabulary[name]) < _MAX_PARTS, f"model.json: too many {name}")
     blocks = [extent for each in vocabulary["scales"].values() for extent in each]
-    require([1 <= extent <= float(2**31 - 1) for extent in blocks], "model.json: scale factors of no block")
+    require([1 <= extent < 2**31 for extent in blocks], "model.json: scale factors of no block")
     types = vocabulary["usual_output"]
     require(types.keys() <= card["flops_per_ms"].keys(), "model.json: a type has no peak")
     sizes = (card["bytes_per_ms"], card["multiprocessors"], card["l2_bytes"], *card["flops_per_ms"].values())

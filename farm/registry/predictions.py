@@ -85,8 +85,8 @@ class PredictedTime:
 
 
 def predict(model: Model, configurations: Sequence[Configuration], *, time: Time | None = None) -> list[Prediction]:
-    """Predicts each configuration. Raises `NotPredictable` with the families, types and layouts that the model knows, and where
-    it does not know that time."""
+    """Predicts each configuration. Raises `NotPredictable` with what the model knows of the family, and where it does not know that
+    time."""
     model.require_time(time)
     if not configurations:
         return []

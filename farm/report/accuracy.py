@@ -71,7 +71,7 @@ def _accuracy(uri: str, results: Results, kind: int, trust: Trust) -> Accuracy:
 
 
 def _predicted(model: Model, results: Results, points: Ints) -> dict[str, Floats]:
-    """Values by target [all points], NaN for families, types, layouts and batches that the model does not know."""
+    """Values by target [all points], NaN for kinds of problems and families that the model does not know."""
     table = _frame(results, points)
     can = model.known(table)
     known = points[can]

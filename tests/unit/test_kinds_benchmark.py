@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import kinds_learned
+from benchmarks import common, kinds_learned
 from support.training_tables import BATCHED_TYPE, KINDS, kinds_table
 from trainer.forest import ForestSettings
 from trainer.table import configurations
@@ -84,10 +86,25 @@ def test_files_without_a_comparison_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    paths = [tmp_path / f"{number}.parquet" for number in range(len(tables))]
+    with pytest.raises(SystemExit):
+        run(tables, tmp_path, monkeypatch)
+    assert re.search(why, capsys.readouterr().err)
+
+
+def test_the_figures_are_written_as_a_table_and_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run([kinds_table([""], shapes=8), kinds_table(["batch=8"], shapes=8)], tmp_path, monkeypatch)
+    found = json.loads((tmp_path / "kinds_learned.json").read_text())
+    assert (found["device_type"], found["configurations"]) == (BATCHED_TYPE, 16)
+    assert {one["kind"] for one in found["figures"]} == {"plain", "batch", "plain, learned alone"}
+    shown = (tmp_path / "kinds_learned.md").read_text()
+    assert "Errors of `power_w`:\n\n| kind | rows |" in shown
+
+
+def run(tables: list[pd.DataFrame], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls the benchmark with files of these tables. Results go to the folder."""
+    paths = [folder / f"{number}.parquet" for number in range(len(tables))]
     for table, path in zip(tables, paths, strict=True):
         table.assign(parameters='{"algorithm": 0}').to_parquet(path)
+    monkeypatch.setattr(common, "RESULTS", folder)
     monkeypatch.setattr(sys, "argv", ["kinds_learned", *map(str, paths)])
-    with pytest.raises(SystemExit):
-        kinds_learned.main()
-    assert pd.Series([capsys.readouterr().err]).str.contains(why).all()
+    kinds_learned.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from itertools import product
@@ -284,6 +285,11 @@ def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) ->
     described.write_text(re.sub(r'("row": \[\s+)1.0', r"\g<1>0.0", text))
     with pytest.raises(BadFiles, match="scale factors of no block"):
         Predictor.load(tmp_path)
+    many = json.loads(text)
+    many["vocabulary"]["fusions"] = {f"bias+{number}": ["bias", str(number)] for number in range(128)}
+    described.write_text(json.dumps(many))
+    with pytest.raises(BadFiles, match="too many fusions"):
+        Predictor.load(tmp_path)
     described.write_text(text.replace(f'"{FP8}"', f'"{FP8} scale"'))
     with pytest.raises(BadFiles, match="the model cannot predict what it knows"):
         Predictor.load(tmp_path)
@@ -344,13 +350,20 @@ def test_problems_of_other_kinds_are_no_near_duplicates() -> None:
     assert len({(candidate.kind, candidate.extents) for candidate in found}) == len(KINDS)
 
 
+def card_of_model(table: pd.DataFrame) -> str:
+    learned = Learned(configurations(table), {HEADLINE: {}})
+    return model_card(TableFacts.of(table, BATCHED_TYPE), table, learned, unsound("x"), code_version="1")
+
+
 def test_the_card_and_the_interface_say_what_a_model_knows() -> None:
-    configured = configurations(TABLE)
-    learned = Learned(configured, {HEADLINE: {}})
-    card = model_card(TableFacts.of(TABLE, BATCHED_TYPE), TABLE, learned, unsound("x"), code_version="1")
+    configured, card = configurations(TABLE), card_of_model(TABLE)
     assert f"- `cublaslt {FP8} scale=1x128:128x128 nt`\n" in card
     assert f"- `cublaslt {FP8} fused=bias+gelu nt`\n" in card
     assert "refuses families, types, scale factors, fused operations and layouts that it has not seen together" in card
+    assert f"learned from cublaslt with {FP8} ({', '.join(sorted(KINDS[2:]))})." in card
+    assert "scale factors and fused operations only as it has seen them: it has learned from none." in card_of_model(
+        kinds_table(["", "batch=8"])
+    )
     assert kinds_of(configured)[0] == f"cublaslt {FP8} fused=bias nt"
     known = MODEL.vocabulary.measured()["cublaslt"]
     assert known["layouts"] == {types: ["nt"] for types in (FP8, *(f"{FP8} {kind}" for kind in sorted(KINDS[2:])))}
