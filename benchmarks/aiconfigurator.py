@@ -219,7 +219,7 @@ def read(folder: Path, card: str) -> tuple[str, pd.DataFrame]:
         aiconfigurator.look(needed(path, f"AIConfigurator's table of {card}", "Name its folder with --data."))
     )
     (device_type,) = rows["device_type"].unique()
-    return str(device_type), configurations(rows)
+    return str(device_type), configurations(rows[rows["family"] == "cublaslt"])
 
 
 def main() -> None:

@@ -90,7 +90,7 @@ def of_part(pairs: Pairs, problems: Problems, which: Bools, cards: tuple[Gpu, Gp
 
 def of_pair(engine: Engine, baseline: str, side: str, cards: Mapping[str, Gpu]) -> list[dict[str, Any]]:
     """One line for all, for each bound on the baseline, and for each part."""
-    comparison = compare(engine, CompareQuery(groups=(baseline, side), any_source=True))
+    comparison = compare(engine, CompareQuery(groups=(baseline, side), any_source=True, family="cublaslt"))
     found, pairs = comparison.groups[0], comparison.measured_pairs[side]
     two = cards[baseline], cards[side]
     problems = row_query.problems(engine, pairs.ids)

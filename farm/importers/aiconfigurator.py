@@ -1,13 +1,14 @@
 """GEMM tables of NVIDIA AIConfigurator: how long linear layers took in a serving framework on a card.
 
-A layer multiplies x[m,k] by the transpose of its weight[n,k], so the layout is `nt`. A table names no kernel. What the farm
-can name is the product in bf16 by the vendor's library, whose choice is the baseline of GPUs.
+A layer multiplies x[m,k] by the transpose of its weight[n,k], so the layout is `nt`. Layers in bf16 are products by the
+vendor's library, whose choice is the baseline of GPUs.
 
-Layers of other types get x in bf16 and quantise it in the time that is measured; then a kernel of the framework multiplies. Their times
-are not those of a GEMM, and they are left out. The collectors of AIConfigurator (`collector/vllm/collect_gemm.py`) run them so:
+Layers of other types get x in bf16 and quantise it in the time that is measured; then a kernel of the framework multiplies, and D is bf16. The
+collectors of AIConfigurator (`collector/vllm/collect_gemm.py`) run them so:
 
-- fp8 has one factor for x and one for the weight (`scale=tensor`), known in advance. Graphs are timed, as in bf16.
-- fp8_block has factors of 1x128 for x, found in the measured time, and of 128x128 for the weight (`scale=1x128:128x128`). No graph is
+- fp8 has one factor for x and one for the weight (`scale=tensor`), known in advance. Graphs are timed, as in bf16. These
+  rows are of the family `layer`, because the quantisation is no part of a GEMM.
+- fp8_block is left out. It has factors of 1x128 for x, found in the measured time, and of 128x128 for the weight (`scale=1x128:128x128`). No graph is
   used, so a time is that of the host that launches: https://github.com/ai-dynamo/aisimulate/pull/219 has 149 us without a
   graph and 12 us with one for 1x768x7168 on a B200.
 """
@@ -15,6 +16,7 @@ are not those of a GEMM, and they are left out. The collectors of AIConfigurator
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,10 @@ from farm.importers import files
 from farm.importers.cards import CardReader, CardTable
 from farm.importers.formats import Importer
 from farm.importers.landing import Row, measurement_of, positive, sha256_of
-from farm.kernels import BASELINES, Configuration
+from farm.kernels import BASELINES, Configuration, Kernel
 from farm.protocols import ProtocolName
 from farm.recording import check_columns
+from farm.scale import Scale
 
 COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "gemm_dtype", "m", "n", "k", "latency")
 _KINDS = {
@@ -43,17 +46,39 @@ POWER_FROM_MS = 0.1
 _POWER_SOURCE = "aiconfigurator"
 _PROVENANCE = "NVIDIA AIConfigurator: linear layers in a serving framework, mean of repeated calls"
 
-_LIBRARY = ("torch.nn.functional.linear", "vllm_default")
-"""Kernel sources that leave a product in bf16 to cuBLAS: vLLM's linear layer without quantisation calls the first."""
+
+@dataclass(frozen=True)
+class _Layer:
+    """Layers of a `gemm_dtype` that are imported.
+
+    Attributes:
+        sources: Known kernel sources.
+        why: Why others are left out.
+    """
+
+    types: ElementTypes
+    scale: Scale
+    kernel: Kernel
+    sources: tuple[str, ...]
+    why: str
+
+
+_LAYERS = {
+    "bfloat16": _Layer(
+        ElementTypes.parse("bf16"), Scale.NONE, BASELINES[DeviceKind.CUDA],
+        ("torch.nn.functional.linear", "vllm_default"),  # vLLM's layer without quantisation calls the first
+        "the vendor's library is torch.nn.functional.linear or vllm_default, and other kernels are not named",
+    ),
+    "fp8": _Layer(
+        ElementTypes.parse("f8e4m3"), Scale.TENSOR, Kernel.of("layer"), ("CutlassFP8ScaledMMLinearKernel", "vllm_default"),
+        "the layers that have one factor for x are CutlassFP8ScaledMMLinearKernel or vllm_default, and others are not known",
+    ),
+}  # fmt: skip
 
 _WHY_NOT = {
-    "fp8": "the time of the layer includes the quantisation of x, and the kernel is one of the framework, not of the vendor's library",
     "fp8_block": "the layer was launched without a CUDA graph, so its time includes gaps between launches, and the quantisation of x",
     "nvfp4": "the farm has no element type of 4-bit floats",
 }
-
-_BF16 = ElementTypes.parse("bf16")
-_CHOICE = BASELINES[DeviceKind.CUDA]
 
 
 def look(path: Path) -> CardTable:
@@ -78,7 +103,8 @@ class LayerReader(CardReader):
         if why is not None:
             self._leave_out(f"{row['op_name']} in {row['gemm_dtype']} by {source}", why, whole=True)
             return None
-        problem = Problem(Shape(row["m"], row["n"], row["k"]), _BF16, Layout.NT)
+        layer = _LAYERS[row["gemm_dtype"]]
+        problem = Problem(Shape(row["m"], row["n"], row["k"]), layer.types, Layout.NT, scale=layer.scale)
         latency_ms = positive("latency", row["latency"])
         measurement = measurement_of(
             latency_ms,
@@ -91,7 +117,7 @@ class LayerReader(CardReader):
             number=number,
             device=self._device(row["device"]),
             measured_at=None,
-            configuration=Configuration(problem, _CHOICE),
+            configuration=Configuration(problem, layer.kernel),
             measurement=measurement,
         )
 
@@ -112,17 +138,17 @@ def _why_not(op_name: str, gemm_dtype: str, kernel_source: str) -> str | None:
     """Why rows of that kind are not imported; None where they are."""
     if op_name != "gemm":
         return "it is no GEMM"
-    if gemm_dtype != "bfloat16":
+    if gemm_dtype not in _LAYERS:
         return _WHY_NOT.get(gemm_dtype, "the farm has no element type of that name")
-    if kernel_source not in _LIBRARY:
-        return f"the vendor's library is {' or '.join(_LIBRARY)}, and other kernels are not named"
-    return None
+    layer = _LAYERS[gemm_dtype]
+    return None if kernel_source in layer.sources else layer.why
 
 
 IMPORTER = Importer(
     name="aiconfigurator",
     files="Parquet of NVIDIA AIConfigurator with GEMM latencies.",
-    help="""Import GEMM tables of NVIDIA AIConfigurator: times of the vendor's library in bf16. Other rows are left out.
+    help="""Import GEMM tables of NVIDIA AIConfigurator: times of the vendor's library in bf16, and of layers in FP8 with one
+    factor for each matrix (family layer). Other rows are left out.
 
     Examples:
         farm import aiconfigurator gemm_perf.parquet --dry-run

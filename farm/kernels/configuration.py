@@ -190,6 +190,8 @@ class Configuration:
         family = FAMILIES[self.kernel.family]
         if family.kind is not device.kind:
             return f"{family.name} runs on {family.kind} devices, this is a {device.kind} device"
+        if family.worker is None:
+            return f"nothing here runs {family.name}: its rows are imported"
         if self.problem.batch != 1 and not family.batched:
             return f"{family.name} computes one product at a time: batch must be 1, not {self.problem.batch}"
         if self.problem.scale not in family.scales:

@@ -13,9 +13,12 @@ from farm.kernels.cutlass import CUTLASS
 from farm.kernels.cutlass3x import CUTLASS3X
 from farm.kernels.family import KernelFamily
 from farm.kernels.installed import add_installed
+from farm.kernels.layer import LAYER
 from farm.kernels.tiled import TILED
 
-FAMILIES: dict[str, KernelFamily] = {family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X)}
+FAMILIES: dict[str, KernelFamily] = {
+    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, LAYER)
+}
 
 PACKAGES = add_installed(FAMILIES)
 """The packages that families come from, by the family's name; those of the farm are left out."""

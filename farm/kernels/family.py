@@ -50,8 +50,9 @@ class KernelFamily:
     name: str
     kind: DeviceKind
     meaning: str
-    # The worker's part, as "module:class", which only workers import. See `workers.kernels.base`.
-    worker: str
+    # The worker's part, as "module:class", which only workers import. See `workers.kernels.base`. None: nothing here runs
+    # the family, and all its rows are imported.
+    worker: str | None
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
     # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture.

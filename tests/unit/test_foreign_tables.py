@@ -249,10 +249,22 @@ def test_a_linear_layer_in_bf16_is_the_choice_of_the_library(tmp_path: Path, sou
     assert reader.left_out() == []
 
 
+@pytest.mark.parametrize("source", ["CutlassFP8ScaledMMLinearKernel", "vllm_default"])
+def test_a_linear_layer_in_fp8_is_a_product_with_a_factor_for_each_matrix_that_nothing_here_runs(
+    tmp_path: Path, source: str
+) -> None:
+    path = layers(tmp_path / "l40s.parquet", [LAYER | {"gemm_dtype": "fp8", "kernel_source": source}])
+    (row,), reader = read(aiconfigurator.look(path))
+    assert str(row.configuration) == "layer() 16x4096x1024 f8e4m3:bf16:f32 nt alpha=1 beta=0 scale=tensor"
+    assert (row.measurement.runtime_ms, row.measurement.environment["kernel_source"]) == (0.25, source)
+    (device,) = reader.devices()
+    assert row.configuration.why_invalid(device.identity.traits) == "nothing here runs layer: its rows are imported"
+
+
 @pytest.mark.parametrize(
     ("changes", "what", "why"),
     [
-        ({"gemm_dtype": "fp8"}, "gemm in fp8 by torch.nn.functional.linear", "includes the quantisation of x"),
+        ({"gemm_dtype": "fp8"}, "gemm in fp8 by torch.nn.functional.linear", "others are not known"),
         ({"gemm_dtype": "fp8_block"}, "gemm in fp8_block", "without a CUDA graph"),
         ({"gemm_dtype": "nvfp4"}, "gemm in nvfp4", "4-bit floats"),
         ({"gemm_dtype": "int3"}, "gemm in int3", "no element type of that name"),
@@ -346,20 +358,23 @@ def test_a_table_of_tiled_times_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "left_out"),
+    ("name", "fp8", "left_out"),
     [
-        ("a100_sxm_vllm-0.14.0.parquet", 140, 0),
-        ("l40s_vllm-0.24.0.parquet", 140, 16),
-        ("h100_sxm_vllm-0.24.0.parquet", 140, 17),
-        ("b200_sxm_vllm-0.24.0.parquet", 140, 25),
-        ("gb200_vllm-0.22.0.parquet", 140, 23),
+        ("a100_sxm_vllm-0.14.0.parquet", 0, 0),
+        ("l40s_vllm-0.24.0.parquet", 8, 8),
+        ("h100_sxm_vllm-0.24.0.parquet", 8, 9),
+        ("b200_sxm_vllm-0.24.0.parquet", 8, 17),
+        ("gb200_vllm-0.22.0.parquet", 8, 15),
     ],
 )
-def test_of_a_table_of_layers_those_in_bf16_come_in(name: str, rows: int, left_out: int) -> None:
+def test_of_a_table_of_layers_those_in_bf16_and_fp8_come_in(name: str, fp8: int, left_out: int) -> None:
     found, reader = read(aiconfigurator.look(AICONFIGURATOR / name))
-    assert len(found) == len({row.configuration for row in found}) == rows
+    assert len(found) == len({row.configuration for row in found})
+    products = [row for row in found if row.configuration.kernel.family == "cublaslt"]
+    assert {str(row.configuration.problem.types.ab) for row in products} == {"bf16"}
+    assert (len(products), len(found) - len(products)) == (140, fp8)
     assert sum(one.rows for one in reader.left_out() if one.whole) == left_out
     (device,) = reader.devices()
-    assert {row.configuration.why_invalid(device.identity.traits) for row in found} == {None}
-    with_power = [row for row in found if row.measurement.power_w is not None]
+    assert {row.configuration.why_invalid(device.identity.traits) for row in products} == {None}
+    with_power = [row for row in products if row.measurement.power_w is not None]
     assert len(with_power) == (50 if name.startswith("gb200") else 0)

@@ -96,7 +96,7 @@ def test_the_configurations_that_a_dry_run_shows_can_be_typed() -> None:
 def test_the_examples_ask_for_every_family_and_every_parameter_of_cutlass() -> None:
     """So that the tests above are about all of them: split_k and align are in no campaign but the short one."""
     asked = {configuration.kernel for path in EXAMPLES for configuration in some(path)}
-    assert {kernel.family for kernel in asked} == FAMILIES.keys()
+    assert {kernel.family for kernel in asked} == {name for name, one in FAMILIES.items() if one.worker is not None}
     cutlass = [dict(kernel.parameters) for kernel in asked if kernel.family == "cutlass"]
     for parameter in FAMILIES["cutlass"].parameters:
         assert len({values[parameter.name] for values in cutlass}) > 1, parameter.name

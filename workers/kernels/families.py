@@ -20,7 +20,11 @@ def worker_parts(kind: DeviceKind) -> dict[str, Callable[..., Any]]:
 
     If a package's class cannot be imported, that is logged, and every job of its family fails with the reason.
     """
-    return {family.name: _imported(family.name, family.worker) for family in FAMILIES.values() if family.kind is kind}
+    return {
+        family.name: _imported(family.name, family.worker)
+        for family in FAMILIES.values()
+        if family.kind is kind and family.worker is not None
+    }
 
 
 def _imported(family: str, named: str) -> Callable[..., Any]:
