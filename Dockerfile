@@ -1,5 +1,5 @@
 # Images of the farm. Targets: core (coordinator, migrations, CPU worker), gpu (CUDA worker), build (builder of CUTLASS
-# kernels), trainer, web (pages and API), mlflow (the registry, without the farm's code).
+# and Triton kernels), trainer, web (pages and API), mlflow (the registry, without the farm's code).
 # Pin the base by digest: --build-arg PYTHON_IMAGE=python:3.12-slim@sha256:...
 ARG PYTHON_IMAGE=python:3.12-slim
 FROM ${PYTHON_IMAGE} AS base
@@ -31,7 +31,8 @@ ENV FARM_HOME=/data NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
 FROM base AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
-RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/worker-build.txt
+RUN uv pip install --system --require-hashes --compile-bytecode -r requirements/worker-build.txt && \
+    uv pip install --system --require-hashes -r requirements/worker-triton.txt
 COPY --from=core /opt/gemm-farm ./
 RUN uv pip install --system --no-deps --no-build-isolation --editable .
 USER farm

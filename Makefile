@@ -111,7 +111,7 @@ lock: $(STAMP)
 	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
 	$$compile pyproject.toml --extra trainer --extra web -c requirements/all.txt -o requirements/web.txt
 	$$compile pyproject.toml --extra docs -c requirements/all.txt -o requirements/docs.txt
-	for extra in cuda12 cuda13 build; do
+	for extra in cuda12 cuda13 build triton; do
 	  $$compile pyproject.toml $$all --extra $$extra -c requirements/all.txt -o requirements/$$extra.txt
 	  $$compile pyproject.toml --extra $$extra -c requirements/all.txt -o requirements/worker-$$extra.txt
 	done

@@ -192,6 +192,7 @@ class Settings(BaseSettings):
     )
     cutlass_version: str = Field(default="4.2.0", description="CUTLASS that kernels are built with")
     cuda_version: str = Field(default="13.0.88", description="nvcc that kernels are built with")
+    triton_version: str = Field(default="3.9.0", description="Triton that kernels are built with")
     # Signatures (farm/signing_keys.py). Unset: each home has keys of its own, and trusts those.
     kernel_signing_key: Path | None = Field(
         default=None, description="file of the private key that kernels built here are signed with"

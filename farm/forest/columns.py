@@ -56,7 +56,7 @@ _LARGEST = 2**31 - 1
 FROM_ONE = frozenset(
     {
         *("threads", "tile", "tile_m", "tile_n", "tile_k", "warp_m", "warp_n", "cluster_m", "cluster_n"),
-        *("swizzle", "split_k"),
+        *("swizzle", "split_k", "group_m", "warps"),
     }
 )
 """Kernel parameters that are at least 1. The others are whole numbers from 0."""

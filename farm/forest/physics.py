@@ -158,7 +158,7 @@ class Tiling:
     @classmethod
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:
         """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
-        edge, split, warp_rows, warp_columns, stages, *tile = (given.parameter(name) for name in _TILING)
+        edge, split, warp_rows, warp_columns, stated, stages, *tile = (given.parameter(name) for name in _TILING)
         ab, square = given["ab_bytes"], ~np.isnan(edge)
         rows, columns, depth = np.where(np.isnan(tile), edge, tile)
         slices = np.where(np.isnan(split), 1.0, split)
@@ -166,7 +166,8 @@ class Tiling:
             return cls._unknown(rows, slices)
         area = rows * columns
         threads = np.where(square, edge * edge, 32 * (rows / warp_rows) * (columns / warp_columns))
-        threads = np.where(np.isnan(threads) & ~np.isnan(rows), _HOPPER_THREADS, threads)
+        of_block = np.where(np.isnan(stated), _HOPPER_THREADS, 32 * stated)
+        threads = np.where(np.isnan(threads) & ~np.isnan(rows), of_block, threads)
         # Stages of 0 are as many as fit.
         staged = np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * ab
         shared = np.where(stages == 0, card.shared_bytes, staged)
@@ -194,7 +195,7 @@ class Tiling:
         )  # fmt: skip
 
 
-_TILING = ("tile", "split_k", "warp_m", "warp_n", "stages", "tile_m", "tile_n", "tile_k")
+_TILING = ("tile", "split_k", "warp_m", "warp_n", "warps", "stages", "tile_m", "tile_n", "tile_k")
 """The parameters of kernels that decide their blocks."""
 
 

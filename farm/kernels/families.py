@@ -15,9 +15,10 @@ from farm.kernels.family import KernelFamily
 from farm.kernels.installed import add_installed
 from farm.kernels.layer import LAYER
 from farm.kernels.tiled import TILED
+from farm.kernels.triton import TRITON
 
 FAMILIES: dict[str, KernelFamily] = {
-    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, LAYER)
+    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, TRITON, LAYER)
 }
 
 PACKAGES = add_installed(FAMILIES)

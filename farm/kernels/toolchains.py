@@ -45,7 +45,18 @@ NVCC = Toolchain(
 )
 """nvcc with the headers of CUTLASS."""
 
-TOOLCHAINS = (NVCC,)
+TRITON = Toolchain(
+    name="triton",
+    parts=("triton",),
+    module="triton",
+    exact=True,
+    extra="triton",
+    brings="it, with all that it compiles with",
+    worker="workers.kernels.toolchains.triton:Triton",
+)
+"""Triton, which brings its own ptxas."""
 
-BUILT_WITH: Versions = {"cutlass": "4.2.0", "cuda": "13.0.88"}
+TOOLCHAINS = (NVCC, TRITON)
+
+BUILT_WITH: Versions = {"cutlass": "4.2.0", "cuda": "13.0.88", "triton": "3.9.0"}
 """The default versions of a farm: those of the extras."""

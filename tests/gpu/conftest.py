@@ -2,15 +2,17 @@
 
     farm kernels build tests/gpu/cutlass.yaml --arch sm_90a -o kernels
     farm kernels build examples/campaigns/hopper-few.yaml --arch sm_90a -o kernels
+    farm kernels build tests/gpu/triton.yaml --arch sm_90a -o kernels
     FARM_TEST_KERNELS=kernels pytest tests/gpu --numprocesses 2
 
-Without `FARM_TEST_KERNELS` each kernel of CUTLASS is compiled by the first test that needs it. `FARM_TEST_CARD` chooses the card,
+Without `FARM_TEST_KERNELS` each kernel is compiled by the first test that needs it; those of Triton with the version that is installed. `FARM_TEST_CARD` chooses the card,
 as `CUDA_VISIBLE_DEVICES` does elsewhere.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import os
 import tempfile
 from collections.abc import Iterator
@@ -62,12 +64,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 
+def _installed_version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 @pytest.fixture(scope="package", autouse=True)
 def given() -> Iterator[None]:
     """What the user chose for these tests. Other tests have the environment that `environment` made."""
     chosen = {
         "FARM_KERNELS": os.environ.get("FARM_TEST_KERNELS"),
         "CUDA_VISIBLE_DEVICES": os.environ.get("FARM_TEST_CARD"),
+        "FARM_TRITON_VERSION": _installed_version("triton"),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in chosen.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -63,6 +64,7 @@ from support.programs import COORDINATOR, FARM_WORKER, Start, programs
 from support.samples import ahead, card, cpu, document, row
 from support.scripted_device import Scripted
 from support.toolkit import Toolkit
+from support.triton_toolkit import TritonToolkit
 from workers.kernels import sources
 from workers.kernels.sources import FarmKernels
 from workers.runner import Runner
@@ -665,6 +667,51 @@ def test_a_builder_of_other_versions_does_not_start(start_program: Start, tmp_pa
     assert builder.wait() == 3
     assert "cuda 12.9.86" in builder.log()
     assert "cuda 13.0.88" in builder.log()
+
+
+TRITON = {"family": "triton", "tile_m": 64, "tile_k": 32, "stages": [2, 3]}
+
+
+def states_by_toolchain(engine: Engine) -> list[tuple[str, str]]:
+    with engine.connect() as connection:
+        return sorted((k["toolchain"].split()[0], str(k["state"])) for k in kernels.listed(connection))
+
+
+def test_a_builder_with_two_toolchains_builds_the_kernels_of_both(
+    engine: Engine, gpu: int, submit: Submit, start_program: Start, toolkit: Toolkit, tmp_path: Path
+) -> None:
+    stored = submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "tile_k": 32}, TRITON])))
+    triton = TritonToolkit(tmp_path / "triton")
+    path = os.pathsep.join((toolkit.variables["PYTHONPATH"], triton.variables["PYTHONPATH"]))
+    start_program(COORDINATOR)
+    builder = start_program(FARM_WORKER, "--build", name="builder", PYTHONPATH=path)
+    eventually(lambda: states_by_toolchain(engine) == [("cutlass", "built"), *[("triton", "built")] * 2])
+    eventually(lambda: awaited(engine, stored) == (0, 0, 0))
+    with engine.connect() as connection:
+        (announced,) = kernels.builders(connection, silent_after=60)
+        listed = kernels.listed(connection)
+    assert announced["toolchains"] == TOOLCHAINS_HERE
+    assert sorted(k["toolchain"] for k in listed) == [TOOLCHAINS_HERE[0], *[TOOLCHAINS_HERE[1]] * 2]
+    assert {k["record"]["registers"] for k in listed if k["toolchain"] == "triton 3.9.0"} == {168}
+    assert len(triton.compiled()) == 3  # one to prove that it works
+    assert builder.stop() == 0
+
+
+def test_a_builder_of_one_toolchain_leaves_the_kernels_of_others(
+    engine: Engine, gpu: int, submit: Submit, start_program: Start, tmp_path: Path
+) -> None:
+    submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "tile_k": 32}, TRITON])))
+    triton, other = TritonToolkit(tmp_path / "triton"), Toolkit(tmp_path / "other", version="12.9.86")
+    path = os.pathsep.join((other.variables["PYTHONPATH"], triton.variables["PYTHONPATH"]))
+    start_program(COORDINATOR)
+    builder = start_program(FARM_WORKER, "--build", name="builder", PYTHONPATH=path)
+    eventually(lambda: states_by_toolchain(engine) == [("cutlass", "wanted"), *[("triton", "built")] * 2])
+    with engine.connect() as connection:
+        assert [b["toolchains"] for b in kernels.builders(connection, silent_after=60)] == [["triton 3.9.0"]]
+        (left,) = (k for k in kernels.listed(connection) if k["state"] == "wanted")
+    assert left["toolchain"] == TOOLCHAINS_HERE[0]
+    assert "This host has cutlass 4.2.0, cuda 12.9.86" in builder.log()
+    assert builder.stop() == 0
 
 
 CAMPAIGN = (

@@ -307,7 +307,8 @@ class FakeBinary:
         self._defines = dict(macro.removeprefix("-D").split("=", 1) for macro in macros if "=" in macro)
 
     def get_function(self, name: str) -> FakeKernel:
-        return FakeKernel(self._cupy, name, self._defines)
+        of_triton = name == "gemm" and "GROUP_M" in self._defines
+        return FakeKernel(self._cupy, "triton_gemm" if of_triton else name, self._defines)
 
 
 class FakeKernel:
@@ -415,6 +416,28 @@ class FakeKernel:
         if beta:
             result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
         at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
+
+    # The kernel of gemm_triton.py, with 32-bit elements; parameters after beta are scratch memory.
+
+    def triton_gemm(
+        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, scale_a: int, scale_b: int, bias: int, m: Any, n: Any,
+        k: Any, alpha: Any, beta: Any, *scratch: int,
+    ) -> None:  # fmt: skip
+        tiles, batch, one = grid
+        assert (tiles, one) == (-(-m // int(self.defines["TILE_M"])) * -(-n // int(self.defines["TILE_N"])), 1)
+        assert (block, self.shared_mem) == ((256,), 98304)
+        assert {type(extent) for extent in (m, n, k)} == {np.int32}
+        assert type(alpha) is type(beta) is np.float32
+        assert scratch == (0, 0)
+        assert (self.defines["ADDS_C"] == "1") == bool(beta) == bool(c)
+        assert (self.defines["SCALE_A"] != "none") == bool(scale_a) == bool(scale_b)
+        assert (self.defines["BIAS"] == "1") == bool(bias)
+        m, n, k = int(m), int(n), int(k)
+        for product in range(batch):
+            inputs, outputs = (4 * product * extent for extent in (m * k, m * n))
+            self.multiply(
+                np.float32, a + inputs, b + 4 * product * k * n, c and c + outputs, d + outputs, m, n, k, alpha, beta
+            )
 
     # The kernels of gemm2x.cu. Their parameters are 11 numbers of 8 bytes here.
 

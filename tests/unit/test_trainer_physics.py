@@ -101,6 +101,14 @@ def test_a_multiprocessor_holds_what_its_threads_registers_and_memory_allow(
     assert features(table(**kernel))["resident_blocks"][0] == resident
 
 
+@pytest.mark.parametrize("warps", [1, 4, 16])
+def test_a_block_has_the_warps_that_its_kernel_states(warps: int) -> None:
+    kernel = {"family": "triton", "tile_m": 64, "tile_n": 64, "tile_k": 32, "stages": 2, "group_m": 8, "warps": warps}
+    found = features(table(**kernel, ab="f16"))
+    assert 2 ** found["log2_block_threads"][0] == pytest.approx(32 * warps)
+    assert 2 ** found["log2_outputs_per_thread"][0] == pytest.approx(64 * 64 / (32 * warps))
+
+
 def test_slices_of_k_make_blocks_and_shorten_their_loops() -> None:
     whole, sliced = (features(table(**CUTLASS, split_k=slices)) for slices in (1, 4))
     assert sliced["log2_blocks"][0] - whole["log2_blocks"][0] == 2

@@ -15,18 +15,13 @@ from farm.builds.record import Record
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.cubins import kernel_of, loaded_module
 from workers.kernels.once import Once
 from workers.kernels.residency import residency
 from workers.measure.elements import STORAGE
 
 PACK, GEMM = "gemm_pack", "gemm"
 """The two kernels of gemm2x.cu."""
-
-_MAX_DYNAMIC_SHARED_BYTES = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
-
-_SHARED_WITHOUT_ASKING = 48 * 1024
-"""Dynamic shared memory beyond this must be allowed to a kernel (CUDA C++ Programming Guide, shared memory)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +54,9 @@ class CutlassFamily:
 
         def load() -> _Loaded:
             built = self._card.kernels.get(binary)
-            module = self._card.cp.cuda.function.Module()
-            module.load(built.code)
-            gemm, shared = module.get_function(GEMM), built.record.shared_bytes
-            if shared > _SHARED_WITHOUT_ASKING:
-                self._card.cp.cuda.driver.funcSetAttribute(gemm.ptr, _MAX_DYNAMIC_SHARED_BYTES, shared)
-            return _Loaded(built.record, module.get_function(PACK), gemm)
+            cp = self._card.cp
+            module = loaded_module(cp, built)
+            return _Loaded(built.record, module.get_function(PACK), kernel_of(cp, module, built, GEMM))
 
         return self._loaded.get(binary, load)
 

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from farm.builds.record import Built, Record
@@ -39,15 +39,21 @@ _RESOURCES = {
 }
 
 
-def environment_in(folder: Path, **variables: str) -> dict[str, str]:
+def environment_in(folder: Path, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a compiler whose own temporary files go to the folder."""
-    return {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C", **variables}
+    return {**variables, "TMPDIR": str(folder), "LC_ALL": "C"}
 
 
 def run(
-    binary: Binary, command: Sequence[str], folder: Path, *, time_limit: float, **variables: str
+    binary: Binary,
+    command: Sequence[str],
+    folder: Path,
+    *,
+    time_limit: float,
+    given: str = "",
+    variables: Mapping[str, str] = os.environ,
 ) -> tuple[int, str]:
-    """Runs a compiler inside the folder. Its processes end with it.
+    """Runs a compiler inside the folder, with `given` as its input. Its processes end with it.
 
     Returns:
         Its status, and what it printed.
@@ -59,8 +65,8 @@ def run(
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment_in(folder, **variables),
-            stdin=subprocess.DEVNULL,
+            env=environment_in(folder, variables),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -70,7 +76,7 @@ def run(
     except OSError as error:
         raise BuildFailed(binary=binary, why=f"{command[0]} cannot be started ({error})") from None
     try:
-        printed, _ = process.communicate(timeout=time_limit)
+        printed, _ = process.communicate(given, timeout=time_limit)
     except subprocess.TimeoutExpired:
         raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
     finally:

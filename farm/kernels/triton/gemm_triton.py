@@ -1,0 +1,188 @@
+"""The template of the family `triton`: D = activation(alpha * A * B + beta * C + bias), for each product of a batch.
+
+A builder loads this file and compiles `gemm` with what `specialisation` returns; the farm itself never imports it. A program computes
+one tile of D. Programs of `GROUP_M` rows of tiles are neighbours, so that they share tiles of B in the L2 cache.
+
+Scale factors lie as `workers.measure.stored` describes. One for the matrix or for a row multiplies the whole sum, and one for 128
+elements along k the sum of a tile, which lies inside these.
+"""
+
+import triton
+import triton.language as tl
+
+_ELEMENTS = {
+    "f32": "fp32",
+    "tf32": "fp32",
+    "f16": "fp16",
+    "bf16": "bf16",
+    "f8e4m3": "fp8e4nv",
+    "f8e5m2": "fp8e5",
+    "i8": "i8",
+    "i32": "i32",
+}
+_ACCUMULATORS = {"f32": tl.float32, "f16": tl.float16, "i32": tl.int32}
+
+
+def specialisation(defined):
+    """The signature, the constants, the arguments that are multiples of 16, and the options of a compilation.
+
+    Args:
+        defined: the definitions of the binary, as text.
+    """
+    a, b, d = (f"*{_ELEMENTS[defined[name]]}" for name in ("TYPE_A", "TYPE_B", "CD"))
+    signature = {
+        **{"a": a, "b": b, "c": d, "d": d, "scale_a": "*fp32", "scale_b": "*fp32", "bias": d},
+        **dict.fromkeys(("m", "n", "k"), "i32"),
+        **dict.fromkeys(("alpha", "beta"), "i32" if defined["ACC"] == "i32" else "fp32"),
+    }
+    constants = {
+        name: int(defined[name]) if defined[name].isdigit() else defined[name]
+        for name in gemm.arg_names
+        if name in defined
+    }
+    constants["ACC"] = _ACCUMULATORS[defined["ACC"]]
+    constants["PRECISION"] = "tf32" if defined["TYPE_A"] == "tf32" else "ieee"
+    multiples = [name for name, kind in signature.items() if kind[0] == "*" or defined.get(f"{name.upper()}_16") == "1"]
+    # One rounding for a product and a sum. Without it, f32 would take twice the instructions.
+    options = {"num_warps": int(defined["WARPS"]), "num_stages": int(defined["STAGES"]), "enable_fp_fusion": True}
+    return signature, constants, multiples, options
+
+
+@triton.jit
+def scale_of_lines(scale, product, first, exists, extent, k, step, KIND: tl.constexpr, TILE: tl.constexpr):
+    """The factors of a tile's rows of A, or of its columns of B: one for all, or one for each."""
+    lines = first + tl.arange(0, TILE)
+    if KIND == "tensor":
+        return tl.load(scale + product)
+    elif KIND == "row":
+        return tl.load(scale + product * extent + lines, mask=exists, other=0.0)
+    elif KIND == "1x128":
+        return tl.load(scale + (product * tl.cdiv(k, 128) + step) * extent + lines, mask=exists, other=0.0)
+    else:
+        steps = tl.cdiv(tl.cdiv(k, 128), 4) * 4
+        blocks = scale + product * tl.cdiv(extent, 128) * steps + step
+        if TILE <= 128:
+            return tl.load(blocks + first // 128 * steps)
+        else:
+            return tl.load(blocks + lines // 128 * steps, mask=exists, other=0.0)
+
+
+@triton.jit
+def scaled(value, of_rows, of_columns):
+    """A tile times the factors of its rows and of its columns."""
+    if of_rows.type.is_block():
+        value = value * of_rows[:, None]
+    else:
+        value = value * of_rows
+    if of_columns.type.is_block():
+        return value * of_columns[None, :]
+    else:
+        return value * of_columns
+
+
+@triton.jit
+def activated(x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == "relu":
+        return tl.maximum(x, 0.0)
+    elif ACTIVATION == "gelu":  # x/2 * (1 + tanh(y)) is x / (1 + exp(-2y))
+        return x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    elif ACTIVATION == "silu":
+        return x / (1.0 + tl.exp(-x))
+    else:
+        return x
+
+
+@triton.jit
+def gemm(
+    a,
+    b,
+    c,
+    d,
+    scale_a,
+    scale_b,
+    bias,
+    m,
+    n,
+    k,
+    alpha,
+    beta,
+    ACC: tl.constexpr,
+    PRECISION: tl.constexpr,
+    A_TRANSPOSED: tl.constexpr,
+    B_TRANSPOSED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    WHOLE_K: tl.constexpr,  # whether k is a multiple of TILE_K
+    WIDE: tl.constexpr,  # whether a matrix has 2^31 elements or more
+    IMPRECISE: tl.constexpr,  # after how many terms a sum of 8-bit floats goes to the accumulator
+    ADDS_C: tl.constexpr,
+    SCALE_A: tl.constexpr,
+    SCALE_B: tl.constexpr,
+    BIAS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    tiles_m, tiles_n = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
+    group = tl.program_id(0) // (GROUP_M * tiles_n)
+    rows_of_group = min(tiles_m - group * GROUP_M, GROUP_M)
+    within = tl.program_id(0) % (GROUP_M * tiles_n)
+    first_row = (group * GROUP_M + within % rows_of_group) * TILE_M
+    first_column = within // rows_of_group * TILE_N
+    product = tl.program_id(1).to(tl.int64)
+
+    rows, columns, inner = (
+        first_row + tl.arange(0, TILE_M),
+        first_column + tl.arange(0, TILE_N),
+        tl.arange(0, TILE_K),
+    )
+    row_exists, column_exists = rows < m, columns < n
+    if WIDE:
+        rows, columns, inner = rows.to(tl.int64), columns.to(tl.int64), inner.to(tl.int64)
+    if A_TRANSPOSED:
+        a_row, a_inner = 1, m
+    else:
+        a_row, a_inner = k, 1
+    if B_TRANSPOSED:
+        b_column, b_inner = k, 1
+    else:
+        b_column, b_inner = 1, n
+    a_tile = a + product * m * k + rows[:, None] * a_row + inner[None, :] * a_inner
+    b_tile = b + product * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+
+    BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
+    total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32 if BLOCKS else ACC)
+    for step in range(0, tl.cdiv(k, TILE_K)):
+        if WHOLE_K:
+            x = tl.load(a_tile, mask=row_exists[:, None], other=0.0)
+            y = tl.load(b_tile, mask=column_exists[None, :], other=0.0)
+        else:
+            left = k - step * TILE_K
+            x = tl.load(a_tile, mask=row_exists[:, None] & (inner[None, :] < left), other=0.0)
+            y = tl.load(b_tile, mask=(inner[:, None] < left) & column_exists[None, :], other=0.0)
+        if BLOCKS:
+            at = step * TILE_K // 128
+            of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, at, SCALE_A, TILE_M)
+            of_columns = scale_of_lines(scale_b, product, first_column, column_exists, n, k, at, SCALE_B, TILE_N)
+            part = tl.dot(x, y, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
+            total += scaled(part.to(tl.float32), of_rows, of_columns)
+        else:
+            total = tl.dot(x, y, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
+        a_tile += TILE_K * a_inner
+        b_tile += TILE_K * b_inner
+
+    if ACC == tl.int32:
+        result = total * alpha
+    else:
+        result = total.to(tl.float32) * alpha
+    if SCALE_A == "tensor" or SCALE_A == "row":
+        of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, 0, SCALE_A, TILE_M)
+        of_columns = scale_of_lines(scale_b, product, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
+        result = scaled(result, of_rows, of_columns)
+    place = rows[:, None] * n + columns[None, :]
+    exists = row_exists[:, None] & column_exists[None, :]
+    if ADDS_C:
+        result += tl.load(c + product * m * n + place, mask=exists, other=0.0).to(result.dtype) * beta
+    if BIAS:
+        result += tl.load(bias + product * n + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
+    tl.store(d + product * m * n + place, activated(result, ACTIVATION).to(d.dtype.element_ty), mask=exists)

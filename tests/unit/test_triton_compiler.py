@@ -1,0 +1,174 @@
+"""How Triton kernels are compiled: with a Triton that is a script, and with the real one where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.builds import installed_toolchains, versions_of
+from farm.devices import traits_of_capability
+from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile, WrongCompiler
+from farm.kernels import Configuration
+from farm.kernels.binary import Binary
+from farm.kernels.toolchains import BUILT_WITH, TRITON
+from farm.settings import Settings
+from support.triton_toolkit import TritonToolkit
+from workers.kernels.toolchains import compiler_of
+from workers.kernels.toolchains.triton import Triton
+from workers.kernels.toolchains.triton_program import params_bytes
+
+
+def binary(text: str = "triton() 512 f16 nt", capability: tuple[int, int] = (9, 0)) -> Binary:
+    found = Configuration.parse(text).binary(traits_of_capability(capability))
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TritonToolkit:
+    made = TritonToolkit(tmp_path / "toolkit")
+    monkeypatch.setenv("PYTHONPATH", made.variables["PYTHONPATH"])
+    monkeypatch.syspath_prepend(tmp_path / "toolkit")
+    return made
+
+
+def test_it_keeps_what_triton_says(toolkit: TritonToolkit) -> None:
+    made = binary()
+    built = Triton.find().compile(made)
+    record = built.record
+    assert built.intact
+    assert (record.hash, record.definitions) == (made.hash(BUILT_WITH), dict(made.definitions))
+    assert record.versions == {"triton": "3.9.0"}
+    assert record.details["triton"] == "3.9.0"
+    assert (record.params_bytes, record.shared_bytes, record.threads) == (96, 98304, 256)
+    assert (record.registers, record.spill_bytes, record.stack_bytes) == (168, 88, 96)
+    (compiled,) = toolkit.compiled()
+    assert compiled.startswith("90 ")
+    assert "-DTILE_M=128" in compiled
+
+
+def test_it_works_in_a_folder_of_its_own_and_leaves_nothing(
+    toolkit: TritonToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_OVERRIDE_ARCH", "sm80")
+    Triton.find().compile(binary())
+    found = toolkit.environment()
+    assert "TRITON_OVERRIDE_ARCH" not in found
+    assert found["TRITON_CACHE_DIR"].startswith(found["TMPDIR"])
+    assert not Path(found["TMPDIR"]).exists()
+
+
+def test_a_kernel_that_does_not_compile_says_why(toolkit: TritonToolkit) -> None:
+    toolkit.says("raise ValueError('at 7:4:\\n    total = tl.dot(x, y)\\nInput shapes should have K >= 32')")
+    with pytest.raises(DoesNotCompile, match="ValueError: Input shapes should have K >= 32"):
+        Triton.find().compile(binary())
+
+
+def test_a_kernel_that_needs_scratch_memory_does_not_count(toolkit: TritonToolkit) -> None:
+    toolkit.needs_scratch()
+    with pytest.raises(DoesNotCompile, match="scratch memory"):
+        Triton.find().compile(binary())
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise OSError(28, 'No space left on device')", "No space left"),
+        ("raise RuntimeError('`ptxas` failed with error code -9')", "error code -9"),
+        ("os.kill(os.getpid(), 9)", "ended with -9"),
+        ("sys.exit(3)", "ended with 3: it printed nothing"),
+        ("os._exit(0)", "cannot be read"),
+    ],
+)
+def test_what_may_go_better_next_time_is_no_fault_of_the_kernel(toolkit: TritonToolkit, code: str, why: str) -> None:
+    toolkit.says(code)
+    with pytest.raises(BuildFailed, match=why) as raised:
+        Triton.find().compile(binary())
+    assert not isinstance(raised.value, DoesNotCompile)
+
+
+def test_one_that_is_too_slow_ends(toolkit: TritonToolkit) -> None:
+    toolkit.says("import time; time.sleep(600)")
+    with pytest.raises(BuildFailed, match=r"longer than 3 s"):
+        Triton.find().compile(binary(), time_limit=3.0)
+
+
+def test_a_host_on_which_it_does_not_work_blames_no_kernel(toolkit: TritonToolkit) -> None:
+    toolkit.says("raise OSError(28, 'No space left on device')")
+    with pytest.raises(CompilerMissing, match=r"Triton cannot compile here: .*No space left"):
+        Triton.find().prove()
+    toolkit.says("")
+    Triton.find().prove()
+
+
+def test_another_version_does_not_count_as_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TritonToolkit(tmp_path, version="3.5.1+cpu")
+    monkeypatch.syspath_prepend(tmp_path)
+    here = Settings(home=tmp_path)
+    assert TRITON not in installed_toolchains(here)
+    with pytest.raises(WrongCompiler, match=r"has triton 3\.5\.1\+cpu, .* with triton 3\.9\.0.*FARM_TRITON_VERSION"):
+        compiler_of(TRITON, versions_of(here))
+    chosen = Settings(home=tmp_path, triton_version="3.5.1+cpu")
+    assert TRITON in installed_toolchains(chosen)
+    assert compiler_of(TRITON, versions_of(chosen)).versions == {"triton": "3.5.1+cpu"}
+
+
+def test_without_it_a_host_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(CompilerMissing, match=r"there is no Triton.*\[triton\]"):
+        Triton.find()
+
+
+def test_parameters_lie_at_multiples_of_their_size() -> None:
+    pointer, number = ".param .u64 .ptr .global .align 1 gemm_param_0", ".param .f32 gemm_param_1"
+    assert params_bytes(f".visible .entry gemm(\n{pointer},\n{number}\n)\n.reqntid 128") == 12
+    assert params_bytes(f".visible .entry gemm(\n{pointer},\n{number},\n{pointer}\n)\n{{ .param .u64 x; }}") == 24
+
+
+# --- with Triton itself ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real() -> Triton:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed: make setup EXTRA=build, or the extra triton, installs it")
+    return Triton.find()
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_a_small_kernel_compiles(real: Triton, capability: tuple[int, int]) -> None:
+    text = "triton(tile_m=64,tile_n=64,tile_k=32,warps=4,stages=3) 512 f16 nt"
+    record = real.compile(binary(text, capability)).record
+    # Tensor cores of Hopper read tiles while the next ones arrive.
+    assert record.shared_bytes == (3 if capability == (9, 0) else 2) * (64 + 64) * 32 * 2
+    assert record.threads == 4 * 32
+    assert record.params_bytes in (80, 88, 96)
+    assert 32 <= record.registers <= 255
+    assert record.spill_bytes == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "text",
+    [
+        "triton(warps=4) 300x200x100 bf16 tn beta=1",
+        "triton() 512 f32 nn",
+        "triton() 513x511x509 i8 tt alpha=2 beta=1",
+        "triton(tile_k=128) 512 f8e4m3 nt scale=1x128:128x128 fused=bias+gelu",
+        "triton(tile_m=256,tile_k=32) 512 f8e5m2e4m3:f16:f32 tt scale=128x128:1x128 fused=silu",
+        "triton() 512 f16:f16:f16 nt scale=row fused=relu",
+        "triton() 512 tf32 tt scale=tensor fused=bias batch=3",
+        "triton(tile_m=16,tile_n=16,tile_k=16,warps=1,stages=1,group_m=1) 65536x65536x64 f16 nn",
+    ],
+)
+def test_every_part_of_the_template_compiles(real: Triton, text: str) -> None:
+    assert Configuration.parse(text).why_invalid(replace(traits_of_capability((9, 0)), memory_bytes=10**11)) is None
+    assert real.compile(binary(text)).record.registers > 0
+
+
+def test_what_does_not_compile_is_the_kernels_fault(real: Triton) -> None:
+    with pytest.raises(DoesNotCompile, match="fp8e4nv not supported"):
+        real.compile(binary("triton() 512 f8e4m3 nt", (8, 0)))

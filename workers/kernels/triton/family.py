@@ -1,0 +1,101 @@
+"""The `triton` family on a card: binaries of gemm_triton.py, loaded and launched as any kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from farm.builds.record import Record
+from farm.errors import InvalidOnDevice
+from farm.gemm import ElementType
+from farm.kernels import Configuration
+from farm.kernels.binary import Binary
+from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.cubins import kernel_of, loaded_module
+from workers.kernels.once import Once
+from workers.kernels.residency import residency
+from workers.kernels.toolchains.compilation import ENTRY
+
+_OWN_PARAMS_BYTES = 80
+"""Seven pointers and five numbers of four bytes, up to the next pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A binary on the card."""
+
+    record: Record
+    gemm: Any
+
+
+class TritonFamily:
+    """The family on one card. Binaries come from the card's context and are loaded once in a process."""
+
+    def __init__(self, card: CardContext) -> None:
+        self._card = card
+        self._loaded = Once[Binary, _Loaded]()
+
+    def prepare(self, configuration: Configuration) -> None:
+        self._load(configuration)
+
+    def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
+        return _BoundTriton(self._card, self._load(configuration), configuration, placement)
+
+    def close(self) -> None:
+        self._loaded.clear()
+
+    def _load(self, configuration: Configuration) -> _Loaded:
+        binary = self._card.binary(configuration)
+
+        def load() -> _Loaded:
+            built = self._card.kernels.get(binary)
+            need, most = built.record.shared_bytes, self._card.traits.shared_memory_per_block_bytes
+            if most is not None and need > most:
+                raise InvalidOnDevice(why=f"its kernel needs {need} bytes of shared memory, the device has {most}")
+            cp = self._card.cp
+            return _Loaded(built.record, kernel_of(cp, loaded_module(cp, built), built, ENTRY))
+
+        return self._loaded.get(binary, load)
+
+
+class _BoundTriton:
+    capturable = True
+    deterministic = True
+    roundings = 1
+
+    def __init__(self, card: CardContext, loaded: _Loaded, configuration: Configuration, placement: Placement) -> None:
+        self._card, self._record, self._gemm = card, loaded.record, loaded.gemm
+        self.hash = loaded.record.hash
+        problem, p = placement.layout.problem, dict(configuration.kernel.parameters)
+        s, scalar = problem.shape, np.int32 if problem.types.acc is ElementType.I32 else np.float32
+        numbers = (*(np.int32(extent) for extent in (s.m, s.n, s.k)), scalar(problem.alpha), scalar(problem.beta))
+        # Newer versions of Triton add pointers to scratch memory, which no kernel of the family uses.
+        scratch = (0,) * (max(0, self._record.params_bytes - _OWN_PARAMS_BYTES) // 8)
+        # Python integers reach a kernel as 64 bits, as pointers do.
+        self._arguments = [
+            (*placement.addresses(index), *placement.added(index), *numbers, *scratch)
+            for index in range(placement.sets)
+        ]
+        self._grid = (-(-s.m // p["tile_m"]) * -(-s.n // p["tile_n"]), problem.batch, 1)
+
+    def launch(self, index: int) -> None:
+        self._gemm(self._grid, (self._record.threads,), self._arguments[index], self._record.shared_bytes)
+
+    def details(self) -> dict[str, Any]:
+        """Facts from the compiler and the card."""
+        record, (tiles, batch, _) = self._record, self._grid
+        return {
+            **record.details,
+            **residency(
+                self._card,
+                self._gemm.ptr,
+                threads=record.threads,
+                blocks=tiles * batch,
+                dynamic_bytes=record.shared_bytes,
+            ),
+        }
+
+    def close(self) -> None:
+        """The binary stays loaded for the next configuration."""
