@@ -16,6 +16,7 @@ from farm.db import imports
 from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording
 from farm.formatting import shortened
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout
 from farm.importers import files
 from farm.importers.formats import Importer
@@ -25,6 +26,7 @@ from farm.kernels.families import family_named
 from farm.measurement import is_test_row
 from farm.provenance import METADATA_KEY, Provenance
 from farm.recording import NEEDED_COLUMNS, UNSTATED_IN_RECORDINGS, check_columns, provenance_in
+from farm.scale import Scale
 from farm.schema.column import ColumnType
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
 from farm.vendors import vendor_of_kind
@@ -160,6 +162,12 @@ def _configuration(row: Mapping[str, Any]) -> Configuration:
     for name in ("ab", "cd", "acc"):
         _one_of(row, name, ElementType, "an element type")
     _one_of(row, "layout", Layout, "a layout")
+    for name, known, what in (
+        ("scale", Scale, "the name of scale factors"),
+        ("fused", Fusion, "the name of fused operations"),
+    ):
+        if row.get(name) is not None:
+            _one_of(row, name, known, what)
     parameters = _object(row, "parameters")
     space = family_named(row["family"])
     for name, value in parameters.items():

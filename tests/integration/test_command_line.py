@@ -136,6 +136,11 @@ def test_a_model_that_does_not_exist_is_named(command: Command) -> None:
         (("predict", "--shape", "64x64"), 2, "64x64"),
         (("predict", "--shape", "64x64x64", "-p", "tile=big"), 2, "tile=16"),
         (("predict", "--shape", "64x64x64", "--family", "magic"), 2, "magic"),
+        (("predict", "--shape", "64x64x64", "--scale", "2x128"), 2, "'1x128:128x128'"),
+        (("predict", "tiled(tile=16) 64 f32 fused=swish"), 2, "bias+gelu"),
+        (("recommend", "64x64x64", "--scale", "2x128"), 2, "'1x128:128x128'"),
+        (("recommend", "64x64x64", "--fused", "swish"), 2, "'bias+gelu'"),
+        (("measure", "cublaslt() 64 f16 scale=2x128"), 2, "1x128:128x128"),
     ],
 )
 def test_a_mistyped_command_says_what_would_be_right(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -29,9 +30,11 @@ from farm.db.campaigns import Stored
 from farm.db.states import DeviceState
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import BadRecording, ImportNotAllowed, NoSuchTarget, RowNotImported
+from farm.gemm import ADDED_COLUMNS
 from farm.importers import files
 from farm.importers.dataset import look
 from farm.importers.landing import Import, Outcome, import_table
+from farm.kernels import Configuration
 from support.batch_steps import land, leased
 from support.commands import Command, farm_here, refused
 from support.homes import environment, eventually
@@ -216,6 +219,48 @@ def test_a_row_that_cannot_be_stored_is_named_and_nothing_is_imported(
         assert why in str(raised.value)
     assert counts(engine) == NOTHING
     assert load(engine, PUBLISHED).outcome is Outcome.IMPORTED
+
+
+def with_added(path: Path, **values: Any) -> Path:
+    """The published recording, with these values in its first row and none in the others."""
+    table = pq.read_table(PUBLISHED)
+    for name, value in values.items():
+        column = pa.array([value, *[None] * (len(table) - 1)])
+        at = table.schema.get_field_index(name)
+        table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
+    pq.write_table(table, path)
+    return path
+
+
+def test_batches_scale_factors_and_fused_operations_come_in(engine: Engine, tmp_path: Path) -> None:
+    given = {"batch": 8, "scale": "1x128:128x128", "fused": "bias+silu"}
+    load(engine, with_added(tmp_path / "added.parquet", **given))
+    first, second, *_ = rows_here(engine)
+    assert {name: first[name] for name in given} == given
+    assert {name: second[name] for name in given} == ADDED_COLUMNS
+    assert first["configuration_id"] == Configuration.from_columns(first).id
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (
+            {"scale": "2x128"},
+            "scale is '2x128', which is not the name of scale factors: use one of none, tensor, row, 1x128",
+        ),
+        (
+            {"fused": "swish"},
+            "fused is 'swish', which is not the name of fused operations: use one of none, bias, relu",
+        ),
+        ({"batch": 0}, "batch is 0; it must be a whole number from 1"),
+    ],
+)
+def test_what_the_farm_does_not_know_of_a_problem_is_named(
+    engine: Engine, tmp_path: Path, value: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(RowNotImported, match=re.escape(f"row 1 cannot be imported: {why}")):
+        load(engine, with_added(tmp_path / "bad.parquet", **value))
+    assert counts(engine) == NOTHING
 
 
 def test_an_interrupted_import_leaves_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
