@@ -33,7 +33,8 @@ from support.training_tables import BATCHED_TYPE, DEVICE_TYPE, KINDS, kinds_tabl
 from trainer import rounds
 from trainer.acquire import PROBES, with_probes
 from trainer.cards import card_of_gpu
-from trainer.folds import HEADLINE
+from trainer.evaluate import evaluate
+from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings, fit
 from trainer.held_out import kinds_of
 from trainer.learn import Learned, TableFacts
@@ -248,6 +249,20 @@ def test_problems_and_kernels_are_near_those_of_their_kind(monkeypatch: pytest.M
     assert unmeasured.outside == "kernel never measured in f8e4m3"
     scaled = Configuration.parse("cublaslt(algorithm=3) 256 f8e4m3 nt scale=tensor")
     assert predict(Model(model), [scaled])[0].outside == "kernel never measured in f8e4m3 scale=tensor"
+
+
+def test_a_kind_has_intervals_of_its_own_where_enough_of_it_was_held_out() -> None:
+    """Times with factors vary by a fifth, and those without are exact."""
+    plain, scaled = kinds_table([""], shapes=120), kinds_table(["scale=row"], shapes=120)
+    scaled["runtime_ms"] *= np.exp(0.2 * np.random.default_rng(0).normal(size=len(scaled)))
+    configured = configurations(pd.concat([plain, scaled]))
+    (found,) = evaluate(BATCHED_TYPE, configured, SMALL, kinds={HEADLINE: FOLD_KINDS[HEADLINE]})
+    assert {f"runtime_ms cublaslt:{FP8}", f"runtime_ms cublaslt:{FP8} scale=row"} <= set(found.intervals)
+    model = fit(BATCHED_TYPE, configured, SMALL, found.intervals)
+    rows = configurations(kinds_table(["", "scale=row"], shapes=20, seed=5))
+    bounds = model.predict(rows)
+    width = np.log(bounds["runtime_ms_high"] / bounds["runtime_ms_low"]).groupby(rows["scale"]).median()
+    assert width["row"] > 3 * width["none"]
 
 
 # --- formats -----------------------------------------------------------------------------------------
