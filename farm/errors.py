@@ -537,7 +537,7 @@ class CompilerMissing(ServiceUnavailable):
 
 
 class NoBuilder(ServiceUnavailable):
-    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds them. Install the extra that does ({install[build]}) and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
+    """{jobs:,} jobs need {kernels:,} kernels that are not built, and nothing here builds those of {toolchains}. Install what does ({commands}) and run this again, or add kernels that were built elsewhere: farm kernels add DIR."""
 
 
 class NoSuchKernels(BadInput):

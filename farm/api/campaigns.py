@@ -123,7 +123,7 @@ class Submitted(CampaignOutcome):
     kernels_awaited: int
     jobs_awaiting: int = Field(description="jobs that wait for those kernels")
     devices_live: int
-    builders: int
+    without_builder: list[str] = Field(default=[], description="toolchains of those kernels that no live builder has")
     trainer: bool | None = Field(
         description="for a learning campaign: whether a trainer is running, which decides its rounds; null: not known, or not needed"
     )
@@ -340,7 +340,7 @@ def submit(access: Access, submission: Submission) -> Submitted:
         take_time(change.connection)
         stored = store(change, made, access.settings)
     with access.connect() as connection:
-        awaited = kernels.awaited(connection, stored.campaign_id)
+        awaited = kernels.awaited(connection, stored.campaign_id, silent_after=access.silent_after)
         waits_for_trainer = learning.learns(connection, stored.campaign_id)
         return Submitted(
             campaign=campaign.name,
@@ -354,7 +354,7 @@ def submit(access: Access, submission: Submission) -> Submitted:
             kernels_awaited=awaited.kernels,
             jobs_awaiting=awaited.jobs,
             devices_live=len(devices.live(connection, silent_after=access.silent_after)),
-            builders=len(kernels.builders(connection, silent_after=access.silent_after)),
+            without_builder=awaited.without_builder,
             trainer=is_consumed(access.settings, TRAIN_QUEUE) if waits_for_trainer else None,
         )
 
@@ -464,7 +464,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             "targets": [group for group in farm.groups if group.campaign_id == campaign_id],
             "running": now.running(connection, campaign_id, silent_after=access.silent_after),
             "duty": duty.of_campaign(connection, campaign_id),
-            "kernels_awaited": kernels.awaited(connection, campaign_id),
+            "kernels_awaited": kernels.awaited(connection, campaign_id, silent_after=access.silent_after),
             "drifting": [
                 sentinel_now(one)
                 for one in sentinels.series_of_devices(connection, campaign_id=campaign_id)
@@ -490,7 +490,7 @@ def progress(access: Access, campaign: Name) -> Progress:
             **found,
             **_ahead(counts, ahead),
             "counts": counts,
-            "kernels_awaited": kernels.awaited(connection, campaign_id),
+            "kernels_awaited": kernels.awaited(connection, campaign_id, silent_after=access.silent_after),
             "devices_live": sum(device.presence is now.Presence.LIVE for device in farm.devices),
             "learned": next(reversed(learning.curve(connection, campaign_id)), None),
         })  # fmt: skip

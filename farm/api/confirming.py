@@ -16,6 +16,7 @@ from farm.db import configurations, devices, kernels
 from farm.db.states import Role
 from farm.errors import BadInput
 from farm.kernels import Configuration
+from farm.kernels.toolchains import extras_of
 from farm.measurement import MeasuringRules
 
 if TYPE_CHECKING:
@@ -72,12 +73,14 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
     with access.change(confirm) as change:
         connection = change.connection
         stored = store(change, made, access.settings)
-        awaited = kernels.awaited(connection, stored.campaign_id)
-        if awaited.kernels and not kernels.builders(connection, silent_after=access.silent_after):
+        awaited = kernels.awaited(connection, stored.campaign_id, silent_after=access.silent_after)
+        if awaited.without_builder:
             # Raised inside the transaction: nothing is stored.
             raise CannotConfirm(
                 device_type=candidates.device_type,
-                why=f"{awaited.kernels} of the kernels are not built, and no builder runs; farm-worker --build is one",
+                why=f"{awaited.kernels} of the kernels are not built, and no builder has "
+                f"{' or '.join(awaited.without_builder)}; farm-worker --build on a host with "
+                f"the extra {' or '.join(extras_of(awaited.without_builder))} is one",
             )
     return Confirmation(measured_ms=found, campaign=campaign.name, digest=campaign.digest)
 

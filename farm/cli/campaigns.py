@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,7 @@ from farm.db.states import CampaignState
 from farm.errors import FarmError
 from farm.formatting import counts_text, seconds_text, types_of_text
 from farm.gemm import ADDED_COLUMNS
+from farm.kernels.toolchains import extras_of
 from farm.operands import OperandRules
 from farm.services.session import Session
 from farm.settings import settings
@@ -45,10 +46,13 @@ NO_WORKER = (
     "No worker is running. Start one: [bold]farm up[/]. If it is running, find the problem: [bold]farm doctor[/]"
 )
 
-NO_BUILDER = (
-    "No builder is running. Start one with [bold]farm-worker --build[/] on a host with the extra build, or add kernels that "
-    "were built elsewhere with [bold]farm kernels add[/]."
-)
+
+def _no_builder(toolchains: Sequence[str]) -> str:
+    return (
+        f"No builder with {' or '.join(toolchains)} is running. Start one with [bold]farm-worker --build[/] on a host with the "
+        f"extra {' or '.join(extras_of(toolchains))}, or add kernels that were built elsewhere with [bold]farm kernels add[/]."
+    )
+
 
 NO_TRAINER = (
     "No trainer is running. It selects what a learning campaign measures after its first round. Start one with "
@@ -128,8 +132,8 @@ def submit(
         remarks.print(f"The campaign is paused. To continue it: [bold]farm resume {done.campaign}[/]")
     elif waiting and not done.devices_live:
         remarks.print(NO_WORKER)
-    elif done.kernels_awaited and not done.builders:
-        remarks.print(NO_BUILDER)
+    elif done.without_builder:
+        remarks.print(_no_builder(done.without_builder))
     elif done.trainer is False:
         remarks.print(NO_TRAINER)
     elif waiting:

@@ -71,7 +71,7 @@ def list_(query: dict[str, Any], *, as_json: JsonOption = False) -> None:
     for kernel in found.kernels:
         if kernel.error:
             console.print(f"[yellow]{kernel.hash[:12]}[/] {escape(kernel.error)}", soft_wrap=True)
-    names = ", ".join(f"{b.name} ({b.slots} at a time)" for b in found.builders)
+    names = ", ".join(f"{b.name} ({' and '.join(b.toolchains)}; {b.slots} at a time)" for b in found.builders)
     remarks.print(f"Builders: {names or 'none; farm-worker --build starts one'}.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from farm import registry
 from farm.api.campaigns import SubmitOptions, with_operands
 from farm.api.trainings import TrainingNow, TrainingRequest
-from farm.builds import installed_toolchains
+from farm.builds import installed_toolchains, versions_of
 from farm.campaign import load
 from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, repeated, store
 from farm.cli.options import takes
@@ -28,7 +28,9 @@ from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
 from farm.formatting import seconds_text
+from farm.installing import INSTALL
 from farm.kernels import FAMILIES, Configuration
+from farm.kernels.toolchains import extras_of
 from farm.registry.held_out import predict_held_out
 from farm.report.campaign_summary import largest_measured, summarise
 from farm.services import Stack
@@ -67,10 +69,10 @@ def run(
     if options.distribution is not None:
         campaign = with_operands(campaign, options.distribution)
     needed = {template.toolchain for family in campaign.families for template in FAMILIES[family].templates}
-    builds = not needed.isdisjoint(installed_toolchains(settings()))
+    here = needed.intersection(installed_toolchains(settings()))
     # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
     trains = train or campaign.learns
-    programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if builds else ()))
+    programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if here else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
@@ -81,7 +83,9 @@ def run(
             opened,
             campaign,
             allow_missing=options.allow_missing,
-            check=lambda connection, campaign_id: _require_builder(opened, connection, campaign_id, builds),
+            check=lambda connection, campaign_id: _require_builder(
+                opened, connection, campaign_id, [toolchain.text(versions_of(opened.settings)) for toolchain in here]
+            ),
         )
         if stored.restored:
             remarks.print(f"{campaign.name} was deleted and is restored, with what it had measured.")
@@ -117,14 +121,13 @@ def run(
         raise CampaignIncomplete(dead=counts["dead"], jobs=sum(counts.values()), name=campaign.name)
 
 
-def _require_builder(opened: Session, connection: Connection, campaign_id: int, builds: bool) -> None:
-    """Raises `NoBuilder` if jobs wait for kernels and no machine builds them."""
-    if builds:
-        return
-    awaited = kernels.awaited(connection, campaign_id)
-    others = kernels.builders(connection, silent_after=opened.settings.silent_after_seconds)
-    if awaited.kernels and not others:
-        raise NoBuilder(kernels=awaited.kernels, jobs=awaited.jobs)
+def _require_builder(opened: Session, connection: Connection, campaign_id: int, here: Collection[str]) -> None:
+    """Raises `NoBuilder` if jobs wait for kernels that no machine builds. This one has the toolchains `here`."""
+    awaited = kernels.awaited(connection, campaign_id, silent_after=opened.settings.silent_after_seconds)
+    lacking = [toolchain for toolchain in awaited.without_builder if toolchain not in here]
+    if lacking:
+        commands = " and ".join(INSTALL[extra] for extra in extras_of(lacking))
+        raise NoBuilder(kernels=awaited.kernels, jobs=awaited.jobs, toolchains=" and ".join(lacking), commands=commands)
 
 
 def check_devices(opened: Session, stack: Stack) -> None:

@@ -30,7 +30,8 @@ def up(
     workers: Annotated[bool, typer.Option("--workers/--no-workers", help="Measure on this machine's devices.")] = True,
     trainer: Annotated[bool, typer.Option("--trainer/--no-trainer", help="Train models on this machine.")] = True,
     builder: Annotated[
-        bool, typer.Option("--builder/--no-builder", help="Build kernels, where the extra build is installed.")
+        bool,
+        typer.Option("--builder/--no-builder", help="Build kernels, where the extra build or triton is installed."),
     ] = True,
     as_json: JsonOption = False,
 ) -> None:

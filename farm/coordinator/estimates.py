@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sqlalchemy import Connection
@@ -15,16 +15,11 @@ from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
 from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
 from farm.formatting import seconds_text, some_of
+from farm.kernels.toolchains import extras_of
 from farm.settings import Settings
 
 UNTAKEN_RESENDS = 2
 """A batch counts as not taken after this many resend intervals while a device is idle."""
-
-
-NO_BUILDER = (
-    "their kernels are not built, and no builder runs; farm-worker --build on a host with the extra build is one, and "
-    "farm kernels lists them"
-)
 
 
 UNTRAINED_SECONDS = 30.0
@@ -78,7 +73,7 @@ class FarmState:
     queues: Sequence[QueueNow]
     coordinated: bool
     resend_after_s: float
-    builders: int = 0
+    without_builder: Mapping[int, kernels.WithoutBuilder] = field(default_factory=dict)  # by job group
     refused: Sequence[RefusedNow] = ()
     holders: Sequence[LockHolder] = ()
     unsupported: Sequence[UnsupportedNow] = ()
@@ -102,7 +97,7 @@ def read_farm_state(connection: Connection, settings: Settings, *, also: int | N
         queues=progress.queues(connection),
         coordinated=leadership.read(connection).leads,
         resend_after_s=settings.resend_after_seconds,
-        builders=len(kernels.builders(connection, silent_after=settings.silent_after_seconds)),
+        without_builder=kernels.without_builder(connection, silent_after=settings.silent_after_seconds),
         holders=holders,
         obstacle=obstacles.of_leading(read_only=obstacles.read_only(connection), holders=holders),
         unsupported=progress.unsupported(connection),
@@ -171,8 +166,8 @@ def _of_group(farm: FarmState, group: JobGroup) -> Stuck | None:
         cause, why = Cause.HELD, _why_held(holders)
     elif jobs and not farm.coordinated:
         cause, why = Cause.NO_COORDINATOR, f"no coordinator runs that would send them; {farm.how_to_coordinate}"
-    elif group.for_kernels and not farm.builders:
-        jobs, cause, why = group.for_kernels, Cause.NO_BUILDER, NO_BUILDER
+    elif lacking := farm.without_builder.get(group.lane_id):
+        jobs, cause, why = lacking.jobs, Cause.NO_BUILDER, _why_not_built(lacking)
     elif unread := [one for one in farm.unsupported if one.lane_id == group.lane_id and _is_unread(one, live)]:
         jobs, cause = sum(one.jobs for one in unread), Cause.WORKER_VERSION
         why = _why_unread(unread[0], live)
@@ -185,6 +180,13 @@ def _of_group(farm: FarmState, group: JobGroup) -> Stuck | None:
     else:
         return None
     return Stuck(campaign_id=group.campaign_id, target=group.target, jobs=jobs, cause=cause, why=why)
+
+
+def _why_not_built(lacking: kernels.WithoutBuilder) -> str:
+    return (
+        f"their kernels are not built, and no builder has {' or '.join(lacking.toolchains)}; farm-worker --build on a host "
+        f"with the extra {' or '.join(extras_of(lacking.toolchains))} is one, and farm kernels list shows them"
+    )
 
 
 def _holders(farm: FarmState, group: JobGroup) -> list[LockHolder]:

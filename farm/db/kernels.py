@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -282,6 +282,13 @@ def listed(
     return [dict(row) for row in rows.mappings()]
 
 
+_NO_BUILDER = """NOT EXISTS (
+        SELECT 1 FROM builders b
+        WHERE k.toolchain = ANY(b.toolchains) AND b.last_seen_at > clock_timestamp() - make_interval(secs => :silent_after)
+    )"""
+"""Whether no live builder has the toolchain of the kernel k."""
+
+
 @dataclass(frozen=True, slots=True)
 class AwaitedKernels:
     """Kernels that a campaign waits for, how many of them are being built, and the number of waiting jobs."""
@@ -289,10 +296,12 @@ class AwaitedKernels:
     kernels: int
     building: int
     jobs: int
+    # Toolchains of these kernels that no live builder has.
+    without_builder: list[str] = field(default_factory=list)
 
 
 # As `WAITED_FOR`, in each job group of the campaign; the jobs are then read of the index alone, without their order on the disk.
-_AWAITED = text("""
+_AWAITED = text(f"""
 WITH RECURSIVE waited_for AS (
     SELECT l.id AS lane_id, (SELECT min(kernel_id) FROM waiting_jobs WHERE lane_id = l.id) AS kernel_id
     FROM lanes l WHERE l.campaign_id = :campaign_id
@@ -300,19 +309,46 @@ WITH RECURSIVE waited_for AS (
     SELECT f.lane_id, (SELECT min(kernel_id) FROM waiting_jobs WHERE lane_id = f.lane_id AND kernel_id > f.kernel_id)
     FROM waited_for f WHERE f.kernel_id IS NOT NULL
 ), awaited AS MATERIALIZED (
-    SELECT f.lane_id, f.kernel_id, k.state FROM waited_for f JOIN kernels k ON k.id = f.kernel_id
+    SELECT f.lane_id, f.kernel_id, k.state, k.toolchain FROM waited_for f JOIN kernels k ON k.id = f.kernel_id
     WHERE k.state IN ('wanted', 'building')
 )
 SELECT count(DISTINCT kernel_id) AS kernels, count(DISTINCT kernel_id) FILTER (WHERE state = 'building') AS building,
-    (SELECT count(DISTINCT w.job_id) FROM awaited JOIN waiting_jobs w USING (lane_id, kernel_id)) AS jobs
+    (SELECT count(DISTINCT w.job_id) FROM awaited JOIN waiting_jobs w USING (lane_id, kernel_id)) AS jobs,
+    ARRAY(SELECT DISTINCT k.toolchain FROM awaited k WHERE {_NO_BUILDER} ORDER BY k.toolchain) AS without_builder
 FROM awaited
 """)
 
 
-def awaited(connection: Connection, campaign_id: int) -> AwaitedKernels:
+def awaited(connection: Connection, campaign_id: int, *, silent_after: float) -> AwaitedKernels:
     """The kernels that a campaign waits for."""
-    row = connection.execute(_AWAITED, {"campaign_id": campaign_id}).one()
-    return AwaitedKernels(row.kernels, row.building, row.jobs)
+    row = connection.execute(_AWAITED, {"campaign_id": campaign_id, "silent_after": silent_after}).one()
+    return AwaitedKernels(row.kernels, row.building, row.jobs, row.without_builder)
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutBuilder:
+    """Jobs of a group that wait for kernels of toolchains which no live builder has."""
+
+    jobs: int
+    toolchains: list[str]
+
+
+_WITHOUT_BUILDER = text(f"""
+WITH RECURSIVE {WAITED_FOR}, lacking AS MATERIALIZED (
+    SELECT f.lane_id, f.kernel_id, k.toolchain FROM waited_for f JOIN kernels k ON k.id = f.kernel_id
+    WHERE k.state IN ('wanted', 'building') AND {_NO_BUILDER}
+)
+SELECT l.lane_id, array_agg(DISTINCT l.toolchain ORDER BY l.toolchain) AS toolchains, (
+    SELECT count(DISTINCT w.job_id) FROM lacking o JOIN waiting_jobs w USING (lane_id, kernel_id) WHERE o.lane_id = l.lane_id
+) AS jobs
+FROM lacking l GROUP BY l.lane_id
+""")
+
+
+def without_builder(connection: Connection, *, silent_after: float) -> dict[int, WithoutBuilder]:
+    """By job group, the jobs that wait for such kernels."""
+    rows = connection.execute(_WITHOUT_BUILDER, {"silent_after": silent_after})
+    return {row.lane_id: WithoutBuilder(row.jobs, row.toolchains) for row in rows}
 
 
 _ANNOUNCE = text("""

@@ -38,7 +38,6 @@ class JobGroup:
     dead: int
     queued: int  # in batches that no worker has claimed
     running: int  # in batches that a worker holds
-    for_kernels: int = 0  # waiting for kernels to be built
     round: int = 0
     later: int = 0  # expected in later rounds, and not stored yet
     # Seconds for which the decision on a learning round has waited without a live trainer; None: it does not wait.
@@ -67,8 +66,7 @@ SELECT t.lane_id, c.id AS campaign_id, c.name AS campaign, c.owner, c.priority, 
     p.device_types, p.device_uuid, t.jobs, t.done, t.invalid, t.dead, t.queued, t.running,
     s.round, t.later,
     (SELECT extract(epoch FROM clock_timestamp() - greatest(r.requested_at, (SELECT max(heard_of_at) FROM trainings)))::float8
-     FROM trainings r WHERE r.lane_id = t.lane_id AND r.state = 'requested') AS untrained_s,
-    (SELECT count(DISTINCT job_id) FROM waiting_jobs WHERE lane_id = t.lane_id) AS for_kernels
+     FROM trainings r WHERE r.lane_id = t.lane_id AND r.state = 'requested') AS untrained_s
 FROM campaigns c
 CROSS JOIN LATERAL ({TALLY} WHERE l.campaign_id = c.id) t
 JOIN lanes s ON s.id = t.lane_id JOIN pools p ON p.id = s.pool_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 Versions = Mapping[str, str]
@@ -60,3 +60,9 @@ TOOLCHAINS = (NVCC, TRITON)
 
 BUILT_WITH: Versions = {"cutlass": "4.2.0", "cuda": "13.0.88", "triton": "3.9.0"}
 """The default versions of a farm: those of the extras."""
+
+
+def extras_of(texts: Iterable[str]) -> list[str]:
+    """The extras that install toolchains, by their versions as tables have them."""
+    first_parts = {text.partition(" ")[0] for text in texts}
+    return [toolchain.extra for toolchain in TOOLCHAINS if toolchain.parts[0] in first_parts]

@@ -672,6 +672,29 @@ def test_a_builder_of_other_versions_does_not_start(start_program: Start, tmp_pa
 TRITON = {"family": "triton", "tile_m": 64, "tile_k": 32, "stages": [2, 3]}
 
 
+def test_jobs_whose_toolchain_no_builder_has_are_told_apart(engine: Engine, gpu: int, submit: Submit) -> None:
+    both = submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "tile_k": 32}, TRITON])))
+    nvcc, triton = TOOLCHAINS_HERE
+
+    def lacking() -> tuple[dict[int, tuple[int, list[str]]], list[str]]:
+        with engine.connect() as connection:
+            found = kernels.without_builder(connection, silent_after=20)
+            awaited = kernels.awaited(connection, both.campaign_id, silent_after=20)
+        return {lane: (one.jobs, one.toolchains) for lane, one in found.items()}, awaited.without_builder
+
+    (lane,) = lacking()[0]
+    assert lacking() == ({lane: (18, [nvcc, triton])}, [nvcc, triton])
+    with engine.begin() as connection:
+        kernels.announce(connection, "here:1", toolchains=[nvcc], slots=1)
+    assert lacking() == ({lane: (12, [triton])}, [triton])
+    with engine.begin() as connection:
+        kernels.announce(connection, "there:1", toolchains=[triton], slots=1)
+    assert lacking() == ({}, [])
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE builders SET last_seen_at = last_seen_at - interval '1 minute'"))
+    assert lacking() == ({lane: (18, [nvcc, triton])}, [nvcc, triton])
+
+
 def states_by_toolchain(engine: Engine) -> list[tuple[str, str]]:
     with engine.connect() as connection:
         return sorted((k["toolchain"].split()[0], str(k["state"])) for k in kernels.listed(connection))
@@ -751,9 +774,11 @@ def test_people_are_told_what_is_waited_for_and_who_would_build_it(
         devices.heartbeat(connection, gpu)
     told = farm("submit", "ahead.yaml")
     assert "4 of them wait for 2 kernels to be built." in told.stdout
-    assert "farm-worker --build" in told.stderr
+    assert "No builder with cutlass 4.2.0, cuda 13.0.88 is running" in told.stderr
+    assert "on a host with the extra build" in told.stderr
     status = json.loads(farm("status", "ahead", "--json").stdout)
-    assert status["kernels_awaited"] == {"kernels": 2, "building": 0, "jobs": 4}
+    lacking = ["cutlass 4.2.0, cuda 13.0.88"]
+    assert status["kernels_awaited"] == {"kernels": 2, "building": 0, "jobs": 4, "without_builder": lacking}
     assert "kernels: 4 jobs wait for 2 to be built (0 in progress)" in farm("status", "ahead").stdout
     listed = farm("kernels", "list", "ahead")
     assert listed.stdout.count("wanted") == 2
@@ -764,11 +789,14 @@ def test_people_are_told_what_is_waited_for_and_who_would_build_it(
 def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored: Stored, database_url: str) -> None:
     opened = Session(Settings(), ServiceUrls(database_url, None, "sqlite://"), engine)
     with engine.begin() as connection:
-        with pytest.raises(NoBuilder, match="12 jobs need 2 kernels"):
-            _require_builder(opened, connection, stored.campaign_id, builds=False)
-        _require_builder(opened, connection, stored.campaign_id, builds=True)
+        kernels.announce(connection, "elsewhere", toolchains=TOOLCHAINS_HERE[1:], slots=1)
+        with pytest.raises(
+            NoBuilder, match=r"12 jobs need 2 kernels .* those of cutlass 4.2.0, cuda 13.0.88.*\[build\]"
+        ):
+            _require_builder(opened, connection, stored.campaign_id, [])
+        _require_builder(opened, connection, stored.campaign_id, TOOLCHAINS_HERE[:1])
         kernels.announce(connection, "elsewhere", toolchains=TOOLCHAINS_HERE, slots=1)
-        _require_builder(opened, connection, stored.campaign_id, builds=False)
+        _require_builder(opened, connection, stored.campaign_id, [])
 
 
 @pytest.mark.long

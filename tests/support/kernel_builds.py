@@ -81,7 +81,7 @@ def let_go(engine: Engine) -> int:
 
 def awaited(engine: Engine, stored: Stored) -> tuple[int, int, int]:
     with engine.connect() as connection:
-        found = kernels.awaited(connection, stored.campaign_id)
+        found = kernels.awaited(connection, stored.campaign_id, silent_after=20)
     return found.kernels, found.building, found.jobs
 
 

@@ -12,7 +12,7 @@ from farm.api.devices import select
 from farm.api.jobs import device_for
 from farm.cli.progress import eta_text
 from farm.coordinator.estimates import Cause, FarmState, Stuck, condition, what_is_stuck
-from farm.db.kernels import AwaitedKernels
+from farm.db.kernels import AwaitedKernels, WithoutBuilder
 from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput
 from farm.db.states import CampaignState, DeviceState
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
@@ -245,11 +245,12 @@ def now(**known: Any) -> Progress:
 
 
 def test_jobs_whose_kernels_nobody_builds_are_stuck() -> None:
-    group = replace(LANE, jobs=10, done=0, queued=0, running=0, for_kernels=7)
-    stuck = only(farm(group))
+    group = replace(LANE, jobs=10, done=0, queued=0, running=0)
+    lacking = {group.lane_id: WithoutBuilder(7, ["triton 3.9.0"])}
+    stuck = only(farm(group, without_builder=lacking))
     assert (stuck.cause, stuck.jobs) == (Cause.NO_BUILDER, 7)
-    assert "farm-worker --build" in stuck.why
-    assert what_is_stuck(farm(group, builders=1)) == []
+    assert "no builder has triton 3.9.0; farm-worker --build on a host with the extra triton is one" in stuck.why
+    assert what_is_stuck(farm(group)) == []
 
 
 # --- naming devices ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile, WrongCompi
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from farm.kernels.toolchains import BUILT_WITH, TRITON
+from farm.services.doctor import machine
 from farm.settings import Settings
 from support.triton_toolkit import TritonToolkit
 from workers.kernels.toolchains import compiler_of
@@ -120,6 +121,18 @@ def test_without_it_a_host_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(CompilerMissing, match=r"there is no Triton.*\[triton\]"):
         Triton.find()
+
+
+def test_farm_doctor_names_the_toolchains_and_what_installs_them(
+    toolkit: TritonToolkit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Settings(home=tmp_path)
+    monkeypatch.setattr(machine, "installed_toolchains", lambda _: (TRITON,))
+    assert machine.check_builder(here).what == "triton 3.9.0: farm-worker --build builds kernels"
+    monkeypatch.setattr(machine, "installed_toolchains", lambda _: ())
+    what = machine.check_builder(here).what
+    assert "[build]" in what
+    assert "[triton]" in what
 
 
 def test_parameters_lie_at_multiples_of_their_size() -> None:
