@@ -259,6 +259,10 @@ class FakeCupy(ModuleType):
             "multiply",
             "clip",
             "rint",
+            "arange",
+            "exp",
+            "maximum",
+            "tanh",
         ):
             setattr(self, name, getattr(np, name))
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.operands import OperandRules
+from farm.scale import Scale
 from workers.kernels.once import Once
 from workers.kernels.tiled import source
 from workers.measure.magnitudes import result_scale
@@ -44,6 +46,11 @@ MAX_WIDENED = 2**27
 Kinds = tuple[int, int, int]
 
 
+def _has_kernels(problem: Problem) -> bool:
+    """Whether verify.cu checks such problems. `verify` checks those with scale factors or fused operations."""
+    return problem.scale is Scale.NONE and problem.fused is Fusion.NONE
+
+
 class CudaVerifier:
     """Verifies on one card. Its kernels are compiled once for each process, and by CuPy's cache once for each host."""
 
@@ -55,7 +62,8 @@ class CudaVerifier:
 
     def prepare(self, problem: Problem) -> None:
         """Compiles what the problem's types need. May be called from another thread while the card is at work."""
-        self._kernels(problem)
+        if _has_kernels(problem):
+            self._kernels(problem)
 
     def begin(
         self, problem: Problem, operands: OperandSet, rules: OperandRules, *, roundings: int = 1
@@ -69,6 +77,8 @@ class CudaVerifier:
         def whole() -> Verification:
             return verify(problem, operands, rules, self._cp, roundings=roundings)
 
+        if not _has_kernels(problem):
+            return whole
         every, kernels = checks_every_element(problem), self._kernels(problem)
         self._largest.data.memset_async(0, self._largest.nbytes)
         if not every and not self._queue_groups(kernels, problem, operands.stacked(), rules):

@@ -27,21 +27,36 @@ is that of its largest row or column, because an element's errors grow with thos
 checked less closely in its small ones. Operands are exact in their types (see `elements`), so nothing else is lost, but that tensor
 cores keep fewer bits while they add up (`_TENSOR_CORES`). Sums of integers are exact.
 
+Scale factors and a bias are linear, so groups are right for them too. Factors are multiplied with the elements in the wider type.
+They lie within a factor of 1.6, and the bound is that of the largest. An activation is not linear. There every element of a
+large problem is compared with a wider product, in parts, and also where narrow inputs have factors: one wrong factor of many
+changes elements by less than the bound of a group. In both cases an element's rounding to the type of D is measured by its own
+size before the activation, not by that of the largest. Where activations differ, numbers are small. An error before an activation
+is at most as many times as large after it as its largest slope (`workers.measure.activations`).
+
+The wider product is float64. For inputs of at most 16 bits it is float32, because some cards are slow in float64: products of
+two such numbers are exact in it, its errors are those of a sum in float32, and the bound has room for them. Factors round
+each number to float32 again. These errors are independent, and smaller than those of the sum. A product in float64
+is compared with one in float64 under twice the bound.
+
 The same code runs on NumPy and CuPy arrays: `xp` is the module that the arrays come from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from farm.errors import ElementNotWritten, WrongResult
+from farm.fusion import Activation
 from farm.gemm import ElementType, Problem
 from farm.operands import OperandRules
+from farm.scale import Blocks, Scale
+from workers.measure.activations import apply, errors_of
 from workers.measure.elements import UNIT_ROUNDOFF, decode, unwritten
 from workers.measure.magnitudes import DEFAULT, REACH, magnitudes, result_scale
 from workers.measure.operands import OperandSet
@@ -53,6 +68,10 @@ GROUP = 32
 
 SAMPLED = 8
 """Rows, and columns, of the exact comparison of a large problem."""
+
+ROUNDED = 4.0
+"""Units of the type of D that an element may be off where its own size counts: it may be rounded before an activation and
+after it. That is up to 2.13 units where the slope is 1.13."""
 
 SUSPECTS = 32
 """Groups that are computed exactly where their sums are off."""
@@ -84,6 +103,10 @@ _SMALLEST = {ElementType.F16: 2.0**-25, ElementType.F8E4M3: 2.0**-10, ElementTyp
 _EVERY_ELEMENT, _EVERY_ELEMENT_F64 = 2**24, 2**20
 # Elements of a temporary in float64: 128 MiB.
 _BLOCK = 2**24
+# Types whose products are exact in float32.
+_NARROW = {ElementType.F16, ElementType.BF16, ElementType.F8E4M3, ElementType.F8E5M2, ElementType.I8}
+
+Indices = slice | list[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,24 +118,55 @@ class Verification:
     method: str  # elements | groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """The largest error that an element may have, as shares of `result_scale`."""
+
+    flat: float
+    slope: float = 0.0
+    """Times the element before an activation."""
+
+
 def error_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:
-    """The largest error that an element may have, as a share of `result_scale`, rounded so often to the type of D.
+    """The largest error that any element may have, as a share of `result_scale`, rounded so often to the type of D."""
+    allowed, found = allowance(problem, rules, roundings), magnitudes(problem, rules)
+    return allowed.flat + allowed.slope * found.reach * found.uneven
+
+
+def allowance(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> Allowance:
+    """The largest error of an element that is rounded so often to the type of D.
 
     Roundings are independent, so their errors add up as their squares do.
     """
     types, found = problem.types, magnitudes(problem, rules)
     if is_exact(problem):
-        return 0.5 / found.scale
-    bound = SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * UNIT_ROUNDOFF[types.acc]
+        return Allowance(flat=0.5 / found.scale)
+    # Integers that are added up exactly are scaled in float32.
+    unit = UNIT_ROUNDOFF[types.acc] or UNIT_ROUNDOFF[ElementType.F32]
+    summed = SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * unit
     cores = _TENSOR_CORES.get(types.ab.of_a)
     if cores is not None:
         terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
-        bound = max(bound, SAFETY * math.sqrt(terms) * cores.unit)
-    if UNIT_ROUNDOFF[types.cd] > UNIT_ROUNDOFF[types.acc]:
-        bound += found.reach / REACH * SAFETY * math.sqrt(roundings) * UNIT_ROUNDOFF[types.cd]
-    growing = problem.shape.k / 2 * UNIT_ROUNDOFF[types.acc] * found.growing
-    vanishing = SAFETY * (math.sqrt(problem.shape.k) * _SMALLEST.get(types.acc, 0) + _SMALLEST.get(types.cd, 0))
-    return bound * found.uneven + (growing + vanishing) / found.scale
+        summed = max(summed, SAFETY * math.sqrt(terms) * cores.unit)
+    rounding = UNIT_ROUNDOFF[types.cd] if UNIT_ROUNDOFF[types.cd] > unit else 0.0
+    rounded = found.reach / REACH * SAFETY * math.sqrt(roundings) * rounding
+    growing = problem.shape.k / 2 * unit * found.growing
+    vanishing = SAFETY * math.sqrt(problem.shape.k) * _SMALLEST.get(types.acc, 0)
+    vanishing_result = SAFETY * _SMALLEST.get(types.cd, 0)
+    if not _counts_own_size(problem):
+        flat = (summed + rounded) * found.uneven + (growing + vanishing + vanishing_result) / found.scale
+        return Allowance(flat=flat)
+    if not checks_every_element(problem):
+        if _wide_type(problem) is np.float32:
+            summed += SAFETY * math.sqrt(problem.shape.k + ROUNDINGS_OF_SCALARS) * UNIT_ROUNDOFF[ElementType.F32]
+        elif not reference_is_wider(problem):
+            summed *= 2
+    before = summed * found.uneven + (growing + vanishing) / found.scale
+    between = rounded * found.uneven if roundings > 1 else 0.0  # of parts of the sum, which are not small where it is
+    lipschitz, evaluated = errors_of(problem.fused.activation, types.acc)
+    return Allowance(
+        flat=lipschitz * (before + between) + vanishing_result / found.scale, slope=evaluated + ROUNDED * rounding
+    )
 
 
 def group_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:
@@ -136,13 +190,29 @@ def checks_every_element(problem: Problem) -> bool:
 
 def is_exact(problem: Problem) -> bool:
     """Whether a right result has no error at all: sums of integers in integers."""
-    return UNIT_ROUNDOFF[problem.types.acc] == 0
+    whole = problem.scale is Scale.NONE and problem.fused.activation in (None, Activation.RELU)
+    return whole and UNIT_ROUNDOFF[problem.types.acc] == 0
+
+
+def _counts_own_size(problem: Problem) -> bool:
+    """Whether every element is compared, and its rounding is measured by its own size."""
+    narrow = problem.scale is not Scale.NONE and _is_narrow(problem)
+    return (narrow or problem.fused.activation is not None) and not is_exact(problem)
+
+
+def _is_narrow(problem: Problem) -> bool:
+    return {problem.types.ab.of_a, problem.types.ab.of_b} <= _NARROW
+
+
+def _wide_type(problem: Problem) -> Any:
+    """The type of the product that a large problem is compared with, where every element is."""
+    return np.float32 if _is_narrow(problem) and not is_exact(problem) else np.float64
 
 
 def verify(
     problem: Problem, operands: OperandSet, rules: OperandRules = DEFAULT, xp: Any = np, *, roundings: int = 1
 ) -> Verification:
-    """Checks `operands.d` = alpha·a·b + beta·c of each matrix, rounded so often; `d` was all poison before the kernel ran.
+    """Checks `operands.d` of each matrix, rounded so often; `d` was all poison before the kernel ran.
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
@@ -151,6 +221,8 @@ def verify(
         check.every_element_written()
         if checks_every_element(problem):
             return Verification(error=check.every_element(), bound=check.bound, method="elements")
+        if _counts_own_size(problem) or problem.fused.activation is not None:
+            return Verification(error=check.in_parts(), bound=check.bound, method="elements")
         error = check.groups()
         rows, columns, matrices = check.choice(s.m), check.choice(s.n), check.choice(problem.batch)
         error = max(error, *(check.exactly(matrix, rows, columns) for matrix in matrices))
@@ -163,8 +235,13 @@ def _blocks(start: int, stop: int, size: int) -> Iterator[slice]:
         yield slice(first, min(first + size, stop))
 
 
-def _length(part: slice) -> int:
-    return int(part.stop - part.start)
+def _length(part: Indices) -> int:
+    return part.stop - part.start if isinstance(part, slice) else len(part)
+
+
+def _at(part: Indices, index: int) -> int:
+    """The place of an element that is at `index` of a part."""
+    return part.start + index if isinstance(part, slice) else part[index]
 
 
 class _Check:
@@ -177,18 +254,50 @@ class _Check:
         self.scale = result_scale(problem, rules)
         self.roundings = roundings
         self.bound = error_bound(problem, rules, roundings)
+        self.allowance = allowance(problem, rules, roundings)
 
-    def of_a(self, part: Any) -> Any:
-        """A part of A in float64."""
-        return decode(self.problem.types.ab.of_a, part, self.xp)
+    def of_a(self, matrices: slice, rows: Indices, inner: slice, kind: Any = np.float64) -> Any:
+        """A part of A times its factors, in a wider type: [matrices, rows, inner]."""
+        o, wide = self.operands, self._wide(self.problem.types.ab.of_a, self.operands.a[matrices, :, inner], kind, rows)
+        if o.a_factors is not None:
+            wide *= self._factors(o.a_factors[matrices], self.problem.scale.of_a, rows, inner, kind)
+        return wide
 
-    def of_b(self, part: Any) -> Any:
-        """A part of B in float64."""
-        return decode(self.problem.types.ab.of_b, part, self.xp)
+    def of_b(self, matrices: slice, inner: slice, columns: Indices, kind: Any = np.float64) -> Any:
+        """As `of_a`: [matrices, inner, columns]."""
+        o, b = self.operands, self.operands.b[matrices, inner].swapaxes(1, 2)
+        wide = self._wide(self.problem.types.ab.of_b, b, kind, columns)
+        if o.b_factors is not None:
+            factors = o.b_factors[matrices].swapaxes(1, 2)
+            wide *= self._factors(factors, self.problem.scale.of_b, columns, inner, kind)
+        return wide.swapaxes(1, 2)
 
-    def results(self, part: Any) -> Any:
-        """A part of C or D in float64."""
-        return decode(self.problem.types.cd, part, self.xp)
+    def _wide(self, element_type: ElementType, part: Any, kind: Any, lines: Indices = slice(None)) -> Any:
+        """Some lines of a part, in a wider type. Long double exists on the host only."""
+        part = part[:, lines]
+        if kind is np.longdouble:
+            return _on_host(part).astype(kind)
+        return decode(element_type, part, self.xp).astype(kind, copy=False)
+
+    def _factors(self, factors: Any, blocks: Blocks | None, lines: Indices, inner: slice, kind: Any) -> Any:
+        """The factor of each element of a part, from [matrices, lines, inner]; where all have one, an axis of 1."""
+        assert blocks is not None
+        part = factors[:, self._blocks_of(lines, blocks.lines)][:, :, self._blocks_of(inner, blocks.inner)]
+        return _on_host(part) if kind is np.longdouble else part
+
+    def _blocks_of(self, indices: Indices, size: int | None) -> Any:
+        """The block that each index is in."""
+        if size is None:
+            return slice(None)
+        if size == 1:
+            return indices
+        if isinstance(indices, slice):
+            return self.xp.arange(indices.start, indices.stop) // size
+        return [index // size for index in indices]
+
+    def results(self, part: Any, kind: Any = np.float64) -> Any:
+        """A part of C, D or a bias in a wider type."""
+        return self._wide(self.problem.types.cd, part, kind)
 
     def every_element_written(self) -> None:
         s = self.problem.shape
@@ -212,34 +321,56 @@ class _Check:
     def every_element(self) -> float:
         """Compares all of d with a wider product and returns the largest error. Raises `WrongResult`."""
         s = self.problem.shape
-        return self._compare(self.operands, range(self.problem.batch), range(s.m), range(s.n))
+        return self._compare(slice(0, self.problem.batch), slice(0, s.m), slice(0, s.n))
 
-    def exactly(self, matrix: int, rows: Iterable[int], columns: Iterable[int]) -> float:
+    def exactly(self, matrix: int, rows: list[int], columns: list[int]) -> float:
         """As `every_element`, of d[matrix, rows, columns]."""
-        o, rows, columns = self.operands.matrices(matrix), list(rows), list(columns)
-        c = None if o.c is None else o.c[rows][:, columns]
-        part = OperandSet(o.a[rows], o.b[:, columns], c, o.d[rows][:, columns])
-        return self._compare(part.stacked(), [matrix], rows, columns)
+        return self._compare(slice(matrix, matrix + 1), rows, columns)
 
-    def _compare(self, part: OperandSet, matrices: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> float:
-        p, a, b, c, d = self.problem, part.a, part.b, part.c, part.d
-        xp: Any = self.xp
-        if reference_is_wider(p):
-            a, b, c, d = self.of_a(a), self.of_b(b), None if c is None else self.results(c), self.results(d)
-        else:  # long double exists on the host only
-            xp = np
-            a, b, c, d = (None if x is None else _on_host(x).astype(np.longdouble) for x in (a, b, c, d))
-        expected = p.alpha * (a @ b)
-        if c is not None:
-            expected += p.beta * c
-        error = xp.abs(d - expected)
+    def in_parts(self) -> float:
+        """As `every_element`, of a large problem."""
+        s, room = self.problem.shape, _BLOCK // 4  # comparing takes some temporaries
+        width = max(math.isqrt(room), room // s.m)
+        largest = 0.0
+        for matrices in _blocks(0, self.problem.batch, room // max(s.m * s.k, s.k * s.n, s.m * s.n)):
+            for rows in _blocks(0, s.m, room // min(width, s.n)):
+                for columns in _blocks(0, s.n, width):
+                    largest = max(largest, self._compare(matrices, rows, columns, _wide_type(self.problem)))
+        return largest
+
+    def _compare(self, matrices: slice, rows: Indices, columns: Indices, kind: Any = None) -> float:
+        """Compares a part of d with a product in the type `kind`; by default, one that is wider than the accumulator."""
+        if kind is None:
+            kind = np.float64 if reference_is_wider(self.problem) else np.longdouble
+        xp: Any = np if kind is np.longdouble else self.xp
+        before, activation = self._before(matrices, rows, columns, kind), self.problem.fused.activation
+        allowed = self.allowance.flat + self.allowance.slope / self.scale * xp.abs(before)
+        d = self.results(self.operands.d[matrices][:, rows][:, :, columns], before.dtype.type)
+        error = xp.abs(d - apply(activation, before, xp))
         error = xp.where(xp.isfinite(error), error, math.inf) / self.scale
-        matrix, row, column = (int(index) for index in np.unravel_index(int(error.argmax()), error.shape))
-        worst = float(error[matrix, row, column])
-        if worst > self.bound:
-            place = self._place(matrices[matrix], rows[row], columns[column])
-            raise WrongResult(**place, error=worst, bound=self.bound)
-        return worst
+        share = error / allowed
+        share = xp.where(xp.isfinite(share), share, math.inf)
+        matrix, row, column = (int(index) for index in np.unravel_index(int(share.argmax()), share.shape))
+        if float(share[matrix, row, column]) > 1:
+            place = self._place(matrices.start + matrix, _at(rows, row), _at(columns, column))
+            worst, bound = float(error[matrix, row, column]), float(allowed[matrix, row, column])
+            raise WrongResult(**place, error=worst, bound=bound)
+        return float(error.max())
+
+    def _before(self, matrices: slice, rows: Indices, columns: Indices, kind: Any) -> Any:
+        """A part of alpha·a·b + beta·c + bias, before an activation. What it adds up is float64, or wider."""
+        o, p = self.operands.matrices(matrices), self.problem
+        total: Any = np.longdouble if kind is np.longdouble else np.float64
+        sums: Any = 0
+        for inner in _blocks(0, p.shape.k, _BLOCK // (_length(matrices) * max(_length(rows), _length(columns)))):
+            product = self.of_a(matrices, rows, inner, kind) @ self.of_b(matrices, inner, columns, kind)
+            sums = product.astype(total, copy=False) if inner.start == 0 else sums + product
+        sums *= p.alpha
+        if o.c is not None:
+            sums += p.beta * self.results(o.c[:, rows][:, :, columns], total)
+        if o.bias is not None:
+            sums += self.results(o.bias[:, columns][:, None], total)
+        return sums
 
     def groups(self) -> float:
         """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
@@ -259,15 +390,17 @@ class _Check:
         return largest / math.sqrt(min(GROUP, s.n))
 
     def _difference(self, matrices: slice, rows: slice, columns: slice, signs: Any) -> Any:
-        """|signed sums of d - signed sums of alpha·a·b + beta·c| / scale for a block: [matrices, rows, groups of columns]."""
+        """|signed sums of d - signed sums of the expected| / scale for a block: [matrices, rows, groups of columns]."""
         o, p, xp = self.operands.matrices(matrices), self.problem, self.xp
         sums = xp.zeros((_length(matrices), _length(rows), -(-_length(columns) // GROUP)))
         for inner in _blocks(0, p.shape.k, _BLOCK // _length(columns)):
-            right = _group_sums(self.of_b(o.b[:, inner, columns]), signs, xp)
+            right = _group_sums(self.of_b(matrices, inner, columns), signs, xp)
             for part in _blocks(rows.start, rows.stop, _BLOCK // _length(inner)):
                 here = slice(part.start - rows.start, part.stop - rows.start)
-                sums[:, here] += self.of_a(o.a[:, part, inner]) @ right
+                sums[:, here] += self.of_a(matrices, part, inner) @ right
         sums *= p.alpha
+        if o.bias is not None:
+            sums += _group_sums(self.results(o.bias[:, None, columns]), signs, xp)
         for part in _blocks(rows.start, rows.stop, _BLOCK // _length(columns)):
             here = slice(part.start - rows.start, part.stop - rows.start)
             if o.c is not None:
@@ -284,7 +417,7 @@ class _Check:
             if values[matrix, row, group] <= allowed:
                 return
             first = columns.start + int(group) * GROUP
-            here = range(first, min(first + GROUP, columns.stop))
+            here = [*range(first, min(first + GROUP, columns.stop))]
             self.exactly(matrices.start + int(matrix), [rows.start + int(row)], here)
 
 
