@@ -35,7 +35,7 @@ class Vocabulary:
     # What messages call a name, and all of them.
     noun: str
     listing: str
-    # What may be called, of min, max, abs and has.
+    # What may be called, of min, max, abs, ceil and has.
     functions: tuple[str, ...]
     # What to write instead of an object, another name or constant, or a word that cannot be read as a kind.
     instead: Mapping[str, str]
@@ -45,8 +45,11 @@ class Vocabulary:
     readers: Mapping[Kind, Callable[[str], object]] = field(default_factory=dict)
 
 
-def parse(written: str, vocabulary: Vocabulary) -> tree.Expression:
-    """Checks a condition. Raises `BadExpression`, which says what is wrong, where, and what to write instead."""
+def parse(written: str, vocabulary: Vocabulary, kind: Kind = "truth") -> tree.Expression:
+    """Checks an expression of that kind, a condition by default.
+
+    Raises `BadExpression`, which says what is wrong, where, and what to write instead.
+    """
     if len(written) > _MAX_LENGTH:
         raise BadExpression(f"the expression is longer than {_MAX_LENGTH} characters; split it into several")
     # A comment ends with its line. Without one, line breaks are spaces.
@@ -56,7 +59,7 @@ def parse(written: str, vocabulary: Vocabulary) -> tree.Expression:
             warnings.simplefilter("ignore")
             syntax = ast.parse(text, mode="eval")
         parser = _Parser(text, vocabulary)
-        root = parser.of_kind("truth", syntax.body)
+        root = parser.of_kind(kind, syntax.body)
         return tree.Expression(unparse(syntax), frozenset(parser.names), root)
     except (SyntaxError, ValueError) as error:  # ValueError: a null byte, or a number of thousands of digits
         hint = "; write == to compare" if _SINGLE_EQUALS.search(text) else ""
@@ -176,8 +179,9 @@ class _Parser:
                 raise self._bad(syntax, "has takes one column, as in has(power_w)")
             found = self._name(one, objects=True) if isinstance(one, ast.Name) else self._attribute(one)
             return self._operation("truth", syntax, name, found)
-        if (name == "abs") != (len(syntax.args) == 1) or not syntax.args:
-            raise self._bad(syntax, f"{name} takes {'one number' if name == 'abs' else 'two numbers or more'}")
+        takes_one = name in tree.OF_ONE_NUMBER
+        if takes_one != (len(syntax.args) == 1) or not syntax.args:
+            raise self._bad(syntax, f"{name} takes {'one number' if takes_one else 'two numbers or more'}")
         return self._operation("number", syntax, name, *(self.of_kind("number", each) for each in syntax.args))
 
     # --- comparisons ---------------------------------------------------------------------------------

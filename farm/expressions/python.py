@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def power(base: float, exponent: float) -> Any:
     return result
 
 
-_FUNCTIONS = {"min": min, "max": max, "abs": abs, "**": power}
+_FUNCTIONS = {"min": min, "max": max, "abs": abs, "ceil": math.ceil, "**": power}
 _SYNTAX: dict[str, Any] = {"part of": ast.In, **{operator: syntax for syntax, operator in OPERATORS.items()}}
 
 
@@ -34,10 +35,22 @@ def compile_all(conditions: Sequence[Expression], arguments: Sequence[str]) -> C
     if not conditions:
         return lambda *_: True
     tests = [_syntax(condition.root) for condition in conditions]
-    body = tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests)
+    holds: Callable[..., bool] = _function(tests[0] if len(tests) == 1 else ast.BoolOp(ast.And(), tests), arguments)
+    return holds
+
+
+def compile_numbers(expressions: Sequence[Expression], arguments: Sequence[str]) -> Callable[..., tuple[float, ...]]:
+    """One function of `arguments`, in that order, that computes all of the expressions, which are numbers.
+
+    It raises `ArithmeticError` as that of `compile_all` does.
+    """
+    return _function(ast.Tuple([_syntax(one.root) for one in expressions], ast.Load()), arguments)
+
+
+def _function(body: ast.expr, arguments: Sequence[str]) -> Callable[..., Any]:
     tree: Any = ast.parse(f"lambda {', '.join(arguments)}: 0", mode="eval")
     tree.body.body = ast.fix_missing_locations(body)
-    function: Callable[..., bool] = eval(compile(tree, "<conditions>", "eval"), {"__builtins__": {}, **_FUNCTIONS})
+    function: Callable[..., Any] = eval(compile(tree, "<conditions>", "eval"), {"__builtins__": {}, **_FUNCTIONS})
     return function
 
 

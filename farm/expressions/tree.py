@@ -18,6 +18,9 @@ OPERATORS: Mapping[type[ast.AST], str] = {
 }  # fmt: skip
 """How an `Operation` calls them."""
 
+OF_ONE_NUMBER = ("abs", "ceil")
+"""Functions of one number. The others take two or more."""
+
 TOO_DEEP = "the expression is nested too deeply; split it into several"
 
 
@@ -63,7 +66,7 @@ class Operation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A checked condition in normal spelling, the names in it, and its tree. Spaces and superfluous brackets make no difference."""
+    """A checked expression in normal spelling, the names in it, and its tree. Spaces and superfluous brackets make no difference."""
 
     text: str
     names: frozenset[str]
