@@ -110,6 +110,14 @@ class UnknownKernelParameter(BadKernelParameter):
     """{family} has no parameter {name!r}. Its parameters are: {known}."""
 
 
+class BadDefinition(BadInput):
+    """{key}: {why}"""
+
+
+class UnknownDefinitions(BadInput):
+    """{where}: the farm does not know the definitions {numbers} of own kernels. Submit a campaign that names their files, as in {{family: source, file: my_gemm.cu, …}}."""
+
+
 class BadConfiguration(BadInput):
     """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
 
@@ -368,6 +376,10 @@ class NotYourCampaign(Forbidden):
     """Campaign {name} ({digest}) is owned by {owner}, and you are {who}. Its owner can {what} it, or a user with the role operate. If you mean another campaign of that name, give its digest."""
 
 
+class DefinitionsNeedRole(Forbidden):
+    """{where}: own kernels ({files}) run on the farm's devices, so submitting them needs the role operate. The token of {name} has the role {role}."""
+
+
 class OwnerNotYours(Forbidden):
     """{where}: owner is {owner!r}, and you are {who!r}. Leave out owner: campaigns are owned by who submits them. The role operate can submit for others."""
 
@@ -405,6 +417,10 @@ class WrongResult(FarmError):
 
 class ElementNotWritten(WrongResult):
     """The kernel left element ({row}, {column}){of} unwritten, or computed a NaN for it."""
+
+
+class KernelRefused(FarmError):
+    """The referee refuses the kernel ({check}): {why}"""
 
 
 class ResultCorrupted(FarmError):

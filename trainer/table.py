@@ -84,6 +84,10 @@ SELECT {", ".join(f"v.{name}" for name in PROBLEM)} FROM v_measurements v WHERE 
 _PROBLEM = f"({', '.join(f'v.{name}' for name in PROBLEM)})"
 
 
+UNTRUSTED = tuple(family.name for family in FAMILIES.values() if family.untrusted)
+"""Families whose rows no model learns from: the parameters of a user's kernel mean what its source makes of them."""
+
+
 def read_training_table(
     connection: Connection, device_type: str, *, any_source: bool = False, of_campaign: int | None = None
 ) -> pd.DataFrame:
@@ -119,9 +123,14 @@ def _read(connection: Connection, condition: str, device_type: str, campaign_id:
         f"SELECT {', '.join(f'v.{name}' for name in COLUMNS)}, "
         f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())}, {DETAILS} AS details "
         "FROM v_measurements v JOIN devices d ON d.uuid = v.device_uuid "
-        f"WHERE v.device_type = :device_type {condition} ORDER BY v.measurement_id"
+        f"WHERE v.device_type = :device_type AND v.family <> ALL(:untrusted) {condition} ORDER BY v.measurement_id"
     )
-    parameters = {"device_type": device_type, "source": Source.MEASURED.value, "campaign_id": campaign_id}
+    parameters = {
+        "device_type": device_type,
+        "untrusted": list(UNTRUSTED),
+        "source": Source.MEASURED.value,
+        "campaign_id": campaign_id,
+    }
     rows = connection.execute(query, parameters)
     table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS, "details"])
     table["configuration_id"] = table["configuration_id"].astype(str)
@@ -271,8 +280,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def parameter_names() -> tuple[str, ...]:
-    """Every kernel parameter that any family of the farm has, in the order of the families."""
-    return tuple(dict.fromkeys(parameter.name for family in FAMILIES.values() for parameter in family.parameters))
+    """Every kernel parameter that models learn from, in the order of the families."""
+    learned = (family for name, family in FAMILIES.items() if name not in UNTRUSTED)
+    return tuple(dict.fromkeys(parameter.name for family in learned for parameter in family.parameters))
 
 
 def kernel_columns(configured: pd.DataFrame) -> list[str]:
@@ -288,6 +298,7 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     card that measured it; empty where several did, or where the table does not say. Where the table has `details`, the columns of
     `trainer.choice.CHOSEN` say what a library chose. The table is of one protocol: see `of_one_protocol`.
     """
+    table = table[~table["family"].isin(UNTRUSTED)]
     targets = list(MEASURED)
     protocol = protocol_of(table)
     if "runtime_burst_ms" not in table:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from farm.db.states import FailureKind
-from farm.errors import DevicePoisoned, InvalidOnDevice, ResultCorrupted
+from farm.errors import DevicePoisoned, InvalidOnDevice, KernelRefused, ResultCorrupted
 
 _KINDS: dict[type[Exception], FailureKind] = {
     InvalidOnDevice: FailureKind.INVALID,
     DevicePoisoned: FailureKind.KILLED,
     ResultCorrupted: FailureKind.CORRUPTED,
+    KernelRefused: FailureKind.REFUSED,
 }
 
 

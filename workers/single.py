@@ -2,7 +2,7 @@
 
 REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, whose first device is
 used; `rules`, the measuring rules; `explain`, whether to return the raw data of the measurement too; `soak_s`, how long to
-keep the device under load afterwards (0: not). The process answers on standard output with JSON objects, one a line. First,
+keep the device under load afterwards (0: not); `definitions`, those of own kernels (`farm.kernels.definition`). The process answers on standard output with JSON objects, one a line. First,
 when the device is open and the configuration's own time begins:
 
     {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
@@ -15,7 +15,7 @@ Then, as the last line, the result:
 
     {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested,
      "soak": {…} if it was requested, and with it "failure" where digests differ or it could not go on}
-    {"failure": {"kind": "invalid", "failed", "killed" or "corrupted", "message": …}}
+    {"failure": {"kind": "invalid", "failed", "killed", "corrupted" or "refused", "message": …}}
 
 or, instead of both, why there is no such device to open, or that another program of this host measures on it:
 
@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from farm.errors import BadInput, FarmError, NotFound, ResultsCorrupted, ServiceUnavailable
 from farm.kernels import Configuration
+from farm.kernels.definition import Definition
 from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules, energy_mj
 from farm.settings import settings
@@ -72,7 +73,9 @@ def _take_standard_output() -> TextIO:
 
 def measure(request: Answer) -> Iterator[Answer]:
     """Locks and opens the device and measures, and yields the answers as they become known."""
+    definitions = [Definition.from_json(one) for one in request.get("definitions", ())]
     with ExitStack() as held:
+        held.callback(definitions.clear)  # known until then
         yield from _measure(request, held)
 
 

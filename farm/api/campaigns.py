@@ -90,7 +90,8 @@ class Submission(SubmitOptions):
     files: dict[str, Annotated[str, Field(max_length=LONGEST_FILE)]] = Field(
         default={},
         max_length=MAX_FILES,
-        description="The texts of the CSV files that its domains name, by name; of tensors, JSON with their path and SHA-256.",
+        description="The texts of the files that it names, by name: CSV files of domains, sources of kernels (cubins in base64); of "
+        "tensors, JSON with their path and SHA-256.",
     )
 
 

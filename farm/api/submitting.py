@@ -11,6 +11,7 @@ from farm.db.audit import Actor, Change
 from farm.db.campaigns import Stored
 from farm.db.quotas import OwnerLimits
 from farm.db.states import Role
+from farm.errors import DefinitionsNeedRole
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
 
 
 def store(change: Change, made: Plan, settings: Settings) -> Stored:
-    """Stores a campaign. Raises `QuotaExceeded` if its owner would exceed their quota."""
+    """Stores a campaign.
+
+    Raises `DefinitionsNeedRole` for own kernels without the role operate, and `QuotaExceeded` if the owner would exceed their quota.
+    """
     from farm.campaign.summary import Meter
 
     campaign, connection = made.campaign, change.connection
+    if campaign.definitions and not change.actor.role.may(Role.OPERATE):
+        files = ", ".join(sorted({definition.file for definition in campaign.definitions.values()}))
+        raise DefinitionsNeedRole(where=campaign.where, files=files, name=change.actor.name, role=change.actor.role)
     limits = limits_of(connection, change.actor, campaign.owner, settings)
     if limits is not None:
         quotas.check_priority(limits, campaign.owner, campaign.priority)

@@ -26,6 +26,7 @@ from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
 from farm.campaign.problem_blocks import PROBLEMS, DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
 from farm.campaign.reading import FileProblems, Located
 from farm.campaign.shape_files import FileContext
+from farm.campaign.source_blocks import SourceBlock
 from farm.campaign.strategies import Search
 from farm.campaign.targets import ANY, Target
 from farm.campaign.values import TEXT, FileModel, Value, Values, ordered
@@ -33,6 +34,7 @@ from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.expressions.python import compile_all
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
+from farm.kernels.definition import Definition
 from farm.measurement import MeasuringRules
 from farm.system_account import login_name
 
@@ -240,6 +242,12 @@ class Campaign(FileModel):
         """The kernel families that it measures."""
         named = {block.family for block in self.kernels} | {one.kernel.family for one in self.configurations}
         return tuple(sorted(named))
+
+    @property
+    def definitions(self) -> dict[int, Definition]:
+        """The kernels of users that it measures, by number."""
+        found = (block.definition for block in self.kernels if isinstance(block, SourceBlock))
+        return {definition.id: definition for definition in found}
 
     def measures(self, kernel: Kernel) -> bool:
         """Whether it measures that kernel on some problem, before constraints."""

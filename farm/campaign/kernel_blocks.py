@@ -13,6 +13,7 @@ from farm.campaign.axes import Axis, AxisKey, shown
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import FileModel, Mappings
 from farm.kernels import FAMILIES, Kernel, KernelFamily
+from farm.lazy import load
 
 
 class KernelBlock(FileModel):
@@ -57,6 +58,9 @@ def _models() -> dict[str, type[KernelBlock]]:
 
 
 def _model_of(family: KernelFamily) -> type[KernelBlock]:
+    if family.block is not None:
+        own: type[KernelBlock] = load(family.block)
+        return own
     keys: dict[str, Any] = {
         parameter.name: (
             Annotated[Axis, AxisKey(parameter.name, parameter.values)],

@@ -1,22 +1,26 @@
-"""Files that a campaign names: shapes with weights, as CSV with the header m,n,k or m,n,k,weight, and tensors."""
+"""Files that a campaign names: shapes with weights, as CSV with the header m,n,k or m,n,k,weight, tensors, and kernels."""
 
 from __future__ import annotations
 
+import base64
 import csv
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from farm.campaign.weighted import Weighted
 from farm.errors import FarmError
 from farm.gemm import Shape
+from farm.kernels.definition import Language
 from farm.operands import WEIGHT_SUFFIXES
 
 MAX_SHAPES = 100_000
 """Different shapes of one file: a campaign's document holds all of them."""
+
+BINARY_SUFFIX = f".{Language.CUBIN}"
 
 _MAX_FILE_BYTES = 4 * 2**20
 _EXTENTS = ("m", "n", "k")
@@ -44,7 +48,7 @@ def _described(path: Path, tensor: str | None) -> str:
 
 
 def reading_in(folder: Path) -> ReadText:
-    """Reads files, whose names are relative to a folder. A tensor's text is its description."""
+    """Reads files, whose names are relative to a folder. A tensor's text is its description, and a cubin's is base64."""
 
     def read(name: str) -> str:
         file, _, tensor = name.partition("#")
@@ -54,7 +58,11 @@ def reading_in(folder: Path) -> ReadText:
         try:
             if path.stat().st_size > _MAX_FILE_BYTES:
                 raise ValueError(f"{name} is larger than {_MAX_FILE_BYTES // 2**20} MiB; name a smaller file")
-            return path.read_text("utf-8-sig")
+            return (
+                base64.b64encode(path.read_bytes()).decode()
+                if name.endswith(BINARY_SUFFIX)
+                else path.read_text("utf-8-sig")
+            )
         except FileNotFoundError:
             raise ValueError(
                 f"there is no file {path}; a name is relative to the folder of the campaign file"
@@ -75,6 +83,11 @@ def among(texts: Mapping[str, str]) -> ReadText:
             raise ValueError(
                 f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or write the tensor's "
                 "sha256 and its path on the workers"
+            )
+        if name not in texts and PurePath(name).suffix.removeprefix(".") in tuple(Language):
+            raise ValueError(
+                f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or write the file as "
+                "{name: …, code: …}"
             )
         if name not in texts:
             raise ValueError(

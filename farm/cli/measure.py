@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, get_args
 
@@ -25,6 +26,7 @@ from rich.status import Status
 from rich.text import Text
 
 from farm import python_program
+from farm.campaign import load
 from farm.campaign.axes import shown
 from farm.campaign.shape_files import FileContext, reading_in
 from farm.campaign.suggestions import did_you_mean
@@ -34,7 +36,9 @@ from farm.cli.streams import ascii_text
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable, SoakFailed
 from farm.formatting import lines_text
-from farm.kernels import Configuration
+from farm.kernels import Configuration, Kernel
+from farm.kernels.definition import Definition
+from farm.kernels.source import DEFINITION, SOURCE
 from farm.measurement import MeasuringRules
 from farm.operands import DISTRIBUTIONS, keys_of
 from farm.protocols import ProtocolName
@@ -61,6 +65,14 @@ def measure(
     configuration: Annotated[
         str, typer.Argument(help='A configuration, as in "tiled(tile=16) 512x512x512 f32".', show_default=False)
     ],
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--source",
+            help="Campaign file that names the file of an own kernel, for the family source.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -136,8 +148,9 @@ def measure(
         farm measure "cublaslt() 4096x4096x4096 f16" --protocol do-bench
         farm measure "cublaslt() 8192x8192x8192 bf16" --device cuda --soak 60s
         farm measure "cublaslt() 4096x4096x4096 f8e4m3 nt scale=row fused=bias"
+        farm measure "source(TILE=64) 512x512x512 f32" --source own-kernel.yaml
     """
-    requested = Configuration.parse(configuration)
+    requested, definitions = _defined(Configuration.parse(configuration), source)
     under = rules_of(
         rules, protocol=protocol, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed,
     )  # fmt: skip
@@ -157,6 +170,7 @@ def measure(
         "rules": under.model_dump(mode="json"),
         "explain": explain,
         "soak_s": soak_s,
+        "definitions": [definition.to_json() for definition in definitions],
     }
     command = python_program.program("workers.single", json.dumps(request))
     with remarks.status("measuring") as status, ExitStack() as shown_progress:
@@ -212,6 +226,23 @@ def rules_of(
         why = f"min_samples is {least} and max_samples {most}; the minimum cannot exceed the maximum"
         raise BadInput(detail=f"measuring rules: timing: {why}")
     return rules
+
+
+def _defined(requested: Configuration, source: Path | None) -> tuple[Configuration, Sequence[Definition]]:
+    """The configuration with the number of its definition, and the own kernels of a campaign file. Raises `BadInput`."""
+    if source is None:
+        return requested, ()
+    found = load(source, limit=settings().max_configurations).definitions
+    kernel = requested.kernel
+    parameters = dict(kernel.parameters)
+    if kernel.family != SOURCE.name:
+        raise BadInput(detail=f"--source is for the family {SOURCE.name}, and the configuration is of {kernel.family}")
+    if not parameters[DEFINITION] and len(found) == 1:
+        parameters[DEFINITION] = next(iter(found))
+    if parameters[DEFINITION] not in found:
+        each = "; ".join(f"{DEFINITION}={number} ({one.file})" for number, one in found.items()) or "none"
+        raise BadInput(detail=f"{source} does not have that own kernel. It has: {each}")
+    return replace(requested, kernel=Kernel.of(kernel.family, **parameters)), list(found.values())
 
 
 def _soak_seconds(text: str, rules: MeasuringRules) -> float:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from farm.db.engine import hold_briefly
 from farm.db.states import OPEN_JOB_STATES, CampaignState, JobState
 from farm.devices import IMPORTED_PREFIX, Backend, DeviceTraits
-from farm.errors import NoSuchCampaign
+from farm.errors import NoSuchCampaign, UnknownDefinitions
 from farm.kernels.toolchains import BUILT_WITH, Versions
 
 # What only submitting needs is imported there: farm status takes half the time without.
@@ -75,7 +75,7 @@ def store(
     versions: Versions = BUILT_WITH,
     submitted_by: str | None = None,
 ) -> Stored:
-    """Stores a campaign, its configurations and jobs, with COPY and in the caller's one transaction.
+    """Stores a campaign, its definitions, configurations and jobs, with COPY and in the caller's one transaction.
 
     Kernels that jobs need are requested, built with those versions. Jobs wait for those that are not built yet.
 
@@ -84,7 +84,7 @@ def store(
 
     What is stored is sent to the server before anything is locked: a slow client does not block others.
     """
-    from farm.db import archive, learning, rounds, staging
+    from farm.db import archive, definitions, learning, rounds, staging
 
     staging.begin(connection)
     pools: dict[tuple[PoolSpec, int], int] = {}
@@ -92,6 +92,10 @@ def store(
     hold_briefly(connection)
     archive.lock_digest(connection, campaign.digest)
     restored = archive.restore_digest(connection, campaign.digest)
+    definitions.store(connection, campaign.definitions, submitted_by=submitted_by)
+    unknown = definitions.unknown(connection, definitions.numbers_in(one.kernel for one in campaign.configurations))
+    if unknown:
+        raise UnknownDefinitions(where=campaign.where, numbers=", ".join(map(str, unknown)))
     configurations = staging.store_configurations(connection, binaries, versions=versions)
     row = connection.execute(
         _CAMPAIGN,

@@ -55,7 +55,7 @@ _LIST_FAILED = text(f"""{_WANTED} AND job_id = ANY(ARRAY(
 )) {_IN_ORDER}""")
 _ENDS_AS = {
     JobState.INVALID: (FailureKind.INVALID,),
-    JobState.DEAD: (FailureKind.FAILED, FailureKind.KILLED, FailureKind.CORRUPTED),
+    JobState.DEAD: (FailureKind.FAILED, FailureKind.KILLED, FailureKind.CORRUPTED, FailureKind.REFUSED),
 }
 """Kinds of the last failure of a job in that state."""
 

@@ -40,6 +40,7 @@ RIGHTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "failures": {"SELECT": ("device_id", "kind", "at")},
     "kernels": {"SELECT": ("id", "hash", "state", "record", "signature", "error", "final")},
     "kernel_code": {"SELECT": ()},
+    "kernel_definitions": {"SELECT": ("id", "definition")},
 }
 """Rights of workers by table: these columns, or all if none is named. All changes go through `FUNCTIONS`."""
 

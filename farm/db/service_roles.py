@@ -84,6 +84,7 @@ TABLES: Mapping[str, Rights] = {
     "hosts": Rights(application=_may("SIU"), web=_may("SI"), trainer=_READ),
     "jobs": _JOBS,
     "kernel_code": Rights(application=_may("SID"), web=_may("SD")),
+    "kernel_definitions": Rights(application=_may("SI"), web=_may("SI"), trainer=_READ),
     "kernels": Rights(
         application=_may("SIUD"),
         # Only builders say that one is built, and by whom.

@@ -53,6 +53,7 @@ class FailureKind(StrEnum):
     CORRUPTED = (
         "corrupted"  # its result changed from one launch to another: tried again, on another device where there is one
     )
+    REFUSED = "refused"  # the referee of users' kernels found that it does not do what it is timed for: tried again
 
 
 class BatchState(StrEnum):

@@ -442,6 +442,19 @@ class KernelCodeRow(Base):
     code: Mapped[bytes]
 
 
+class KernelDefinitionRow(Base):
+    """A kernel that a user wrote, under its number: see `farm.kernels.definition`. Rows never change."""
+
+    __tablename__ = "kernel_definitions"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # The name of its file.
+    file: Mapped[str]
+    definition: Mapped[dict[str, Any]]
+    submitted_by: Mapped[str | None]
+    submitted_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
 class WaitingJobRow(Base):
     """A job and one of the kernels that it waits for: one for each architecture in its pool."""
 

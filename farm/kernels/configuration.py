@@ -41,7 +41,7 @@ class Kernel:
             why = space.parameter(name).why_bad(value)
             if why is not None:
                 raise BadKernelParameter(family=family, name=name, value=value, why=why)
-        values = {p.name: given.get(p.name, p.default) for p in space.parameters}
+        values = {**{p.name: p.default for p in space.parameters}, **given}
         return cls(family, tuple(sorted(values.items())))
 
     def __str__(self) -> str:

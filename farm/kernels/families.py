@@ -14,11 +14,12 @@ from farm.kernels.cutlass3x import CUTLASS3X
 from farm.kernels.family import KernelFamily
 from farm.kernels.installed import add_installed
 from farm.kernels.layer import LAYER
+from farm.kernels.source import SOURCE
 from farm.kernels.tiled import TILED
 from farm.kernels.triton import TRITON
 
 FAMILIES: dict[str, KernelFamily] = {
-    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, TRITON, LAYER)
+    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, TRITON, LAYER, SOURCE)
 }
 
 PACKAGES = add_installed(FAMILIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ class Parameter:
 _SLOW_FLOPS = {DeviceKind.CPU: 5e9, DeviceKind.CUDA: 5e12}
 """FLOP/s of one thread of a CPU, and of a library on a GPU."""
 
+OPEN_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,31}")
+"""Names of open parameters."""
+
 Reason = str | None
 Rule = Callable[[Problem, Mapping[str, int], DeviceTraits], Reason]
 
@@ -73,6 +77,14 @@ class KernelFamily:
     # The scale factors and the fused operations that it computes.
     scales: Collection[Scale] = (Scale.NONE,)
     fusions: Collection[Fusion] = (Fusion.NONE,)
+    # Whether kernels may have other parameters besides, with upper-case names, and the values of these.
+    open_values: range | None = None
+    # For a family whose blocks in a campaign file have other keys than its parameters: their model, as "module:class", a
+    # `farm.campaign.kernel_blocks.KernelBlock`.
+    block: str | None = None
+    # Whether its kernels are not the farm's, so that a referee checks that they compute what they are timed for. No model
+    # learns from their rows.
+    untrusted: bool = False
 
     def estimated_flops(self, parameters: Mapping[str, int]) -> float:
         """FLOP/s that nearly every device surpasses."""
@@ -82,5 +94,7 @@ class KernelFamily:
         for parameter in self.parameters:
             if parameter.name == name:
                 return parameter
+        if self.open_values is not None and OPEN_NAME.fullmatch(name):
+            return Parameter(name=name, values=self.open_values, default=0, meaning="a parameter of its source")
         known = ", ".join(p.name for p in self.parameters) or "none"
         raise UnknownKernelParameter(family=self.name, name=name, known=known)

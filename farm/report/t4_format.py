@@ -185,7 +185,7 @@ def invalidity(kind: FailureKind, message: str) -> Invalidity:
         return "compile"
     if kind is FailureKind.INVALID:
         return "constraints"
-    if kind is FailureKind.CORRUPTED or _is_one_of(message, WrongResult, ElementNotWritten):
+    if kind in (FailureKind.CORRUPTED, FailureKind.REFUSED) or _is_one_of(message, WrongResult, ElementNotWritten):
         return "correctness"
     return "timeout" if kind is FailureKind.KILLED and OUTLIVED in message else "runtime"
 

@@ -159,7 +159,7 @@ DELETE FROM failures
 INSERT INTO failures (id) VALUES (1)
 UPDATE returned_jobs SET solo = false
 DELETE FROM returned_jobs
-INSERT INTO kernels (hash, description, cutlass, cuda, record) VALUES ('a', '{{}}', '1', '1', '{{}}')
+INSERT INTO kernels (hash, description, toolchain, record) VALUES ('a', '{{}}', '1', '{{}}')
 UPDATE kernels SET record = '{{}}'
 UPDATE kernels SET description = '{{}}'
 UPDATE kernels SET final = true
@@ -167,8 +167,12 @@ DELETE FROM kernels
 INSERT INTO kernel_code (hash, code) VALUES ('a', 'b')
 UPDATE kernel_code SET code = 'b'
 DELETE FROM kernel_code
+INSERT INTO kernel_definitions (id, file, definition) VALUES (1, 'a.cu', '{{}}')
+UPDATE kernel_definitions SET definition = '{{}}'
+DELETE FROM kernel_definitions
+SELECT submitted_by FROM kernel_definitions
 DELETE FROM waiting_jobs
-INSERT INTO builders (name, cutlass, cuda, slots) VALUES ('mine', '1', '1', 1)
+INSERT INTO builders (name, toolchains, slots) VALUES ('mine', '{{}}', 1)
 UPDATE devices SET uuid = 'mine'
 UPDATE devices SET measured = 0
 DELETE FROM devices

@@ -825,7 +825,7 @@ def farm_settings(**changes: Any) -> Settings:
 _EMPTY = text("""
 ALTER TABLE measurements DISABLE TRIGGER measurements_append_only;
 TRUNCATE campaigns, configurations, lanes, jobs, batches, returned_jobs, failures, measurements, environments,
-    pools, devices, hosts, trainings, kernels, kernel_code, waiting_jobs, builders, deletions, deleted_rows, fair_shares,
+    pools, devices, hosts, trainings, kernels, kernel_code, kernel_definitions, waiting_jobs, builders, deletions, deleted_rows, fair_shares,
     device_overlaps RESTART IDENTITY;
 ALTER TABLE measurements ENABLE TRIGGER measurements_append_only;
 """)

@@ -45,6 +45,7 @@ EXPECTED = {
         hosts                 SIU   SI    S     -  s
         jobs                  SIUD  SIUD  SIU   -  s
         kernel_code           SID   SD    -     -  S
+        kernel_definitions    SI    SI    S     -  s
         kernels               SIUD  SiuD  Siu   -  s
         lanes                 SIUD  SIUD  SIU   -  -
         leadership            SIU   S     S     -  -

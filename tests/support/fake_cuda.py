@@ -217,6 +217,11 @@ class FakeCupy(ModuleType):
         self.held_ms: list[float] = []
         self.attributes: list[tuple[int, int]] = []  # that were set of functions
         self.loaded: list[bytes] = []  # binaries
+        # Kernels of users, by entry: called with grid, block, dynamic shared memory and the arguments.
+        self.own: dict[str, Callable[..., None]] = {}
+        self.compiled: list[tuple[str, ...]] = []  # options of the sources of these
+        self.compile_error: Exception | None = None
+        self.function_attributes = {0: 1024, 1: 0, 3: 0, 4: 40}  # as funcGetAttribute gives them
         self.workspaces: list[int] = []  # of launches by libraries
         self.launch_status = 0  # that such a launch returns
         self._launch_packed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._launched_packed)
@@ -235,6 +240,7 @@ class FakeCupy(ModuleType):
             ),
             driver=SimpleNamespace(
                 occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 2048 // threads,
+                funcGetAttribute=lambda attribute, _: self.function_attributes[attribute],
                 funcSetAttribute=lambda _, attribute, value: self.attributes.append((attribute, value)),
             ),
             function=SimpleNamespace(Module=lambda: FakeBinary(self)),
@@ -296,7 +302,16 @@ class FakeCupy(ModuleType):
 
     def RawModule(self, *, code: str, options: tuple[str, ...] = ()) -> Any:
         defines = dict(o.removeprefix("-D").split("=") for o in options if o.startswith("-D"))
-        return SimpleNamespace(get_function=lambda name: FakeKernel(self, name, defines))
+
+        def get_function(name: str) -> Any:
+            if name not in self.own:
+                return FakeKernel(self, name, defines)
+            self.compiled.append(options)
+            if self.compile_error is not None:
+                raise self.compile_error
+            return SimpleNamespace(kernel=FakeOwnKernel(self, name))
+
+        return SimpleNamespace(get_function=get_function)
 
 
 class FakeBinary:
@@ -307,12 +322,38 @@ class FakeBinary:
 
     def load(self, code: bytes) -> None:
         self._cupy.loaded.append(code)
+        if b"-D" not in code:  # of a user
+            return
         macros = code[code.index(b"-D") :].decode().split()
         self._defines = dict(macro.removeprefix("-D").split("=", 1) for macro in macros if "=" in macro)
 
-    def get_function(self, name: str) -> FakeKernel:
+    def get_function(self, name: str) -> Any:
+        if name in self._cupy.own:
+            return FakeOwnKernel(self._cupy, name)
         of_triton = name == "gemm" and "GROUP_M" in self._defines
         return FakeKernel(self._cupy, "triton_gemm" if of_triton else name, self._defines)
+
+
+class FakeOwnKernel:
+    """A kernel of a user, as a function of the driver."""
+
+    ptr = 2
+
+    def __init__(self, cupy: FakeCupy, name: str) -> None:
+        self.cupy, self.name = cupy, name
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        def run() -> None:
+            if self.cupy.fault is not None:
+                raise self.cupy.fault
+            self.cupy.own[self.name](grid, block, shared_mem, *arguments)
+
+        if self.cupy.capturing is not None:
+            self.cupy.capturing.append(run)
+        else:
+            run()
 
 
 class FakeKernel:

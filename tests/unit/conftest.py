@@ -8,9 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from support import fake_cuda
 from support.fake_cuda import FakeCupy, FakePynvml
-from workers.devices import cpu, discover, host, open_device
+from support.virtual_time import VirtualTime
+from workers.devices import cpu, cuda, cuda_tiers, discover, host, open_device
 from workers.devices.cuda import CudaDevice
+from workers.measure import replay
+from workers.measure.power import nvml_power
 
 
 @pytest.fixture
@@ -43,6 +47,15 @@ def device(pynvml: FakePynvml, cupy: FakeCupy) -> Iterator[CudaDevice]:
     yield opened
     opened.close()
     assert pynvml.sessions == 0
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    clock = VirtualTime()
+    for module in (cuda, cuda_tiers, replay, nvml_power, fake_cuda):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(cuda_tiers, "POLLING_SECONDS", 0.0)  # this card does nothing while its host sleeps
+    return clock
 
 
 @pytest.fixture

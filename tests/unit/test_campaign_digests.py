@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.campaign import Campaign, loads
+from farm.campaign import Campaign, loads, texts_named
 
 ROOT = Path(__file__).parents[2]
 DIGESTS = json.loads((ROOT / "tests" / "data" / "campaign_digests.json").read_text())
@@ -17,7 +17,8 @@ FILES = [*(ROOT / "examples" / "campaigns").glob("*.yaml"), *(ROOT / "tests" / "
 
 
 def from_file(path: Path) -> Campaign:
-    return loads(path.read_text(), name=path.name, limit=10_000_000, owner="ann")
+    text = path.read_text()
+    return loads(text, name=path.name, limit=10_000_000, owner="ann", files=texts_named(text, path))
 
 
 @pytest.mark.parametrize("path", sorted(FILES), ids=lambda path: path.stem)

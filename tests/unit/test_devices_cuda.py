@@ -30,18 +30,16 @@ from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import MatrixRules, OperandRules, operand_rules
 from farm.vendors import NVIDIA
 from farm.weights import describe
-from support import fake_cuda
 from support.fake_cuda import CUDARuntimeError, FakeCupy, FakeKernel, FakePynvml, OutOfMemoryError
-from workers.devices import cards, cuda, cuda_tiers, cuda_verify, discover, open_device
+from support.virtual_time import VirtualTime
+from workers.devices import cards, cuda_tiers, cuda_verify, discover, open_device
 from workers.devices.cuda import ALIGNMENT, CudaDevice
 from workers.devices.cuda_errors import cuda_name, translate
 from workers.kernels import tiled
 from workers.kernels.tiled import TiledKernel
-from workers.measure import replay
 from workers.measure.explain import Explanation
 from workers.measure.nvml import Nvml
 from workers.measure.operands import SetLayout
-from workers.measure.power import nvml_power
 from workers.measure.settling import LAW_RSE, POWER_EXPONENT, UNTOUCHED_SECONDS
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=3, max_samples=20, max_seconds=0.05, warmup_seconds=0.0))
@@ -298,31 +296,6 @@ def test_power_comes_from_counter_and_samples(device: CudaDevice) -> None:
     assert row.details["power_samples_w"] == 600.0
     assert row.runtime_settled_ms is not None
     assert row.runtime_settled_ms > 0
-
-
-class VirtualTime:
-    """A clock that kernels and sleeping alone move, but for a microsecond for each look at it."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def perf_counter(self) -> float:
-        self.now_s += 1e-6
-        return self.now_s
-
-    time = monotonic = perf_counter
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-@pytest.fixture
-def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
-    clock = VirtualTime()
-    for module in (cuda, cuda_tiers, replay, nvml_power, fake_cuda):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(cuda_tiers, "POLLING_SECONDS", 0.0)  # this card does nothing while its host sleeps
-    return clock
 
 
 LIMITER_SECONDS = 0.05

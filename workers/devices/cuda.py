@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from farm.devices import DeviceIdentity, DeviceKind
 from farm.errors import CudaUnavailable, DeviceOutOfMemory, FarmError, InvalidOnDevice, MeasurementFailed
-from farm.kernels import MEMORY_SHARE, Configuration
+from farm.kernels import FAMILIES, MEMORY_SHARE, Configuration
 from farm.lazy import load
 from farm.measurement import Measurement, MeasuringRules
 from farm.operands import OperandRules
@@ -32,6 +32,7 @@ from workers.devices.cuda_digest import CudaDigests
 from workers.devices.cuda_errors import cuda_errors
 from workers.devices.cuda_exactness import CardLoad, exactness
 from workers.devices.cuda_protocols import ProtocolRunner
+from workers.devices.cuda_referee import GUARD_BYTES, Referee, Verdict, new_seed, refused_if_wrong, why_not_refereed
 from workers.devices.cuda_tiers import Tiers, Work
 from workers.devices.cuda_verify import CudaVerifier
 from workers.kernels.base import BoundKernel, CardContext, CudaFamily, Placement
@@ -45,6 +46,7 @@ from workers.measure.operands import OPERANDS_VERSION, Buffers, Rotation, SetLay
 from workers.measure.replay import Runs, estimate_ms, plan_replays, runs_of, timed_launch_ms
 from workers.measure.soak import Soak, soak
 from workers.measure.telemetry import TelemetryLog
+from workers.measure.times import Times
 from workers.measure.verify import Verification
 
 MAX_SETS = 2048
@@ -183,13 +185,18 @@ class CudaDevice:
         if self._idle_power_w is None:  # it was at work when this process opened it
             self._idle_power_w = self.meter.resting_power_w
         log = TelemetryLog(before=self.meter.telemetry())
+        untrusted = FAMILIES[configuration.kernel.family].untrusted
         operands = rules.operands_used
+        if untrusted:
+            if (why := why_not_refereed(rules)) is not None:
+                raise InvalidOnDevice(why=why)
+            operands = operands.model_copy(update={"seed": new_seed()})
         tiers = self.tiers if rules.protocol is ProtocolName.FARM else self._other_protocols
         with self.replaying(configuration, operands) as work:
             times, power = tiers.measure(work, rules, log, explanation, power=rules.wants_power(configuration.id))
             timed = time.perf_counter()
             warm_ms = None
-            if rules.timing.warm_l2:
+            if rules.timing.warm_l2 and not untrusted:  # a kernel could keep the result of the one operand set
                 runs = self._runs(work.kernel, 1, work.gemm_ms)
                 warm_ms = self.tiers.time_warm_l2(runs, rules, explanation)
                 if times.power_limited:
@@ -197,6 +204,7 @@ class CudaDevice:
             end = time.perf_counter()
             family = self._families[configuration.kernel.family]
             exact = exactness(self._cp, self._digests, family, configuration, work, rules, self.identity.traits)
+            verdict = self._referee(work, times)
             if explanation is not None:
                 explanation.telemetry = [look for look in (log.before, *log.looks) if look is not None]
                 prepared = work.began_s - work.rested_s - start
@@ -210,6 +218,7 @@ class CudaDevice:
                 **work.runs.details(),
                 "verified_by": work.checked.method,
                 "rested_s": round(work.rested_s, 4),
+                **({} if verdict is None else verdict.details()),
                 **({} if power is None else power.details()),
             }
             return Measurement(
@@ -232,6 +241,18 @@ class CudaDevice:
                 details=details,
             )
 
+    def _referee(self, work: Work, times: Times) -> Verdict | None:
+        """What the referee says of a kernel that is not the farm's. Raises `KernelRefused`."""
+        if work.referee is None:
+            return None
+        with cuda_errors(), self._stream:
+            verdict = work.referee.check(
+                work.kernel.launch, times, device_type=self.identity.type, rest=self.tiers.rest
+            )
+        if times.power_limited:
+            self.tiers.needs_rest()
+        return verdict
+
     def soak(self, configuration: Configuration, rules: MeasuringRules, seconds: float) -> Iterator[Soak]:
         with self.replaying(configuration, rules.operands) as work:
             try:
@@ -250,14 +271,13 @@ class CudaDevice:
             raise InvalidOnDevice(why=why)
         try:
             with cuda_errors(), self._stream:
-                layout = SetLayout.of(configuration.problem, ALIGNMENT)
-                rotation = self._rotation(layout)
-                buffers = self._arena.buffers(layout, rotation.sets, rules)
+                buffers, rotation, referee = self._operands(configuration, rules)
                 kernel = self._families[configuration.kernel.family].bind(
                     configuration, Placement.of(buffers, rotation.sets)
                 )
                 try:
-                    checked, result, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
+                    with nullcontext() if referee is None else refused_if_wrong("result"):
+                        checked, result, rough_ms = self._verify(configuration, buffers, kernel, rules, rotation.sets)
                     rest = self.tiers.rest_left_s() > 0
                     warming_s = None if rest else self._warm_meanwhile(kernel, rotation.sets, rough_ms)
                     runs = self._runs(kernel, rotation.sets, rough_ms)
@@ -272,12 +292,26 @@ class CudaDevice:
                         gemm_ms=rough_ms,
                         began_s=warming_s or time.perf_counter(),
                         rested_s=rest_s,
+                        referee=referee,
                     )
                 finally:
                     kernel.close()
         except DeviceOutOfMemory:  # the next job finds the card as it was at first
             self._arena.clear()
             raise
+
+    def _operands(self, configuration: Configuration, rules: OperandRules) -> tuple[Buffers, Rotation, Referee | None]:
+        """The operand sets of a configuration; for a kernel that is not the farm's with its referee, and in guard zones."""
+        layout = SetLayout.of(configuration.problem, ALIGNMENT)
+        if not FAMILIES[configuration.kernel.family].untrusted:
+            rotation = self._rotation(layout)
+            return self._arena.buffers(layout, rotation.sets, rules), rotation, None
+        guarded = SetLayout.of(configuration.problem, ALIGNMENT, guard_bytes=GUARD_BYTES)
+        rotation = self._rotation(layout, guarded=guarded)
+        referee = Referee(
+            self._cp, self._stream, self._arena, self._verifier, self._digests, guarded, rotation.sets, rules
+        )
+        return referee.buffers, rotation, referee
 
     def _warm_meanwhile(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> float | None:
         """Queues warm-up launches for about the time that capturing will take. Returns when they began, or None without any.
@@ -294,7 +328,8 @@ class CudaDevice:
     def _runs(self, kernel: BoundKernel, sets: int, gemm_ms: float) -> Runs:
         return runs_of(self._cp, self._stream, kernel.launch, sets, gemm_ms, capturable=kernel.capturable)
 
-    def _rotation(self, layout: SetLayout) -> Rotation:
+    def _rotation(self, layout: SetLayout, *, guarded: SetLayout | None = None) -> Rotation:
+        """`guarded`: the same with guard zones, which take memory, one set more among them."""
         free, total = self._cp.cuda.runtime.memGetInfo()
         free += self._arena.bytes + self._cp.get_default_memory_pool().free_bytes()
         if layout.bytes > total * MEMORY_SHARE:
@@ -303,11 +338,14 @@ class CudaDevice:
             raise MeasurementFailed(
                 why=f"one operand set takes {layout.bytes:,} bytes, and others leave {free:,} of {total:,} free"
             )
+        sets = MAX_SETS if guarded is None else min(MAX_SETS, int(free * ROTATION_SHARE) // guarded.bytes - 1)
+        if sets < 1:
+            raise MeasurementFailed(why=f"two operand sets take {2 * layout.bytes:,} bytes, and {free:,} are free")
         return plan_rotation(
             layout.bytes,
             cache_bytes=self._l2_bytes,
             memory_bytes=int(free * ROTATION_SHARE),
-            max_sets=MAX_SETS,
+            max_sets=sets,
         )
 
     def _verify(

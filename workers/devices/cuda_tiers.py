@@ -17,6 +17,7 @@ from typing import Any
 from farm.measurement import MeasuringRules
 from farm.protocols import PROTOCOLS, ProtocolName
 from farm.vendors.nvidia import ClockEvent
+from workers.devices.cuda_referee import Referee
 from workers.kernels.base import BoundKernel
 from workers.measure.exactness import Result
 from workers.measure.explain import Explanation
@@ -79,6 +80,7 @@ class Work:
     gemm_ms: float  # as far as is known
     began_s: float  # of `time.perf_counter`: since then the card runs it to be measured
     rested_s: float = 0.0  # seconds of rest before that
+    referee: Referee | None = None  # of a kernel that is not the farm's
 
     @property
     def ran_s(self) -> float:

@@ -66,11 +66,15 @@ class SetLayout:
     bias: int = 0  # elements of the bias, padding included
 
     @classmethod
-    def of(cls, problem: Problem, alignment_bytes: int) -> SetLayout:
-        """Each operand starts at a multiple of `alignment_bytes`, as an allocation of its own would."""
+    def of(cls, problem: Problem, alignment_bytes: int, *, guard_bytes: int = 0) -> SetLayout:
+        """Each operand starts at a multiple of `alignment_bytes`, as an allocation of its own would.
+
+        Behind each matrix lie `guard_bytes` that are no operand, a multiple of the alignment.
+        """
         types, stored = problem.types, stored_shapes(problem)
         step, out_step = (max(1, alignment_bytes // kind.bytes) for kind in (types.ab, types.cd))
-        a, b = (_aligned(math.prod(stored[name]), step) for name in "ab")
+        guard, out_guard = (guard_bytes // kind.bytes for kind in (types.ab, types.cd))
+        a, b = (_aligned(math.prod(stored[name]), step) + guard for name in "ab")
         a_factors, b_factors = (
             0 if found is None else _aligned(math.prod(found.stored), max(1, alignment_bytes // SCALE_BYTES))
             for found in (Factors.of_a(problem), Factors.of_b(problem))
@@ -79,7 +83,7 @@ class SetLayout:
             problem=problem,
             b_offset=a,
             inputs=a + b,
-            outputs=_aligned(math.prod(stored["c"]), out_step),
+            outputs=_aligned(math.prod(stored["c"]), out_step) + out_guard,
             a_factors=a_factors,
             b_factors=b_factors,
             bias=_aligned(problem.batch * problem.shape.n, out_step) if problem.fused.bias else 0,

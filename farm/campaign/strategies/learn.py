@@ -66,6 +66,12 @@ class Learn(DomainDraw):
                 "strategy",
                 "learn chooses problems from a domain; write for example problems: {domain: serving-and-general, types: f16}",
             )
+        untrusted = [name for name in families if FAMILIES[name].untrusted]
+        if untrusted:
+            yield (
+                "strategy",
+                f"no model learns from kernels of {', '.join(untrusted)}; remove them, or use another strategy",
+            )
         # A family without a kernel has no test rows, so that its target is never reached.
         missing = [name for name in self.target or {} if name != ALL_FAMILIES and name not in families]
         if missing:

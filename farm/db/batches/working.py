@@ -12,13 +12,14 @@ from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from farm.db import device_sessions, measurements, worker_versions
+from farm.db import definitions, device_sessions, measurements, worker_versions
 from farm.db.batches import ending
 from farm.db.batches.ending import Failure
 from farm.db.states import FailureKind
 from farm.errors import BadKernelParameter, LeaseHeld, LeaseLost, UnknownFamily, first_line
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
+from farm.kernels.definition import Definition
 from farm.kernels.toolchains import BUILT_WITH, Versions
 from farm.measurement import Measurement, MeasuringRules
 
@@ -42,6 +43,8 @@ class Lease:
     jobs: tuple[ClaimedJob, ...]
     # By job id: jobs that this version cannot read. Landing the batch refuses them.
     refused: Mapping[int, Failure] = field(default_factory=dict)
+    # Of users' kernels among the jobs: they are known to this process as long as the lease is held.
+    definitions: tuple[Definition, ...] = ()
 
 
 _CLAIM = text("SELECT * FROM worker_claim(:batch_id, :device_id, :session, :lease_seconds, :busy_seconds)")
@@ -96,7 +99,8 @@ def claim(
             jobs.append(ClaimedJob(job["job_id"], found))
         else:
             refused[job["job_id"]] = Failure(FailureKind.UNSUPPORTED, f"{worker_versions.own()} of this worker {found}")
-    return Lease(batch_id, token, campaign_id, device_id, understood, tuple(jobs), refused)
+    held = definitions.of_configurations(connection, (job.configuration for job in jobs))
+    return Lease(batch_id, token, campaign_id, device_id, understood, tuple(jobs), refused, held)
 
 
 def _rules(document: Any) -> tuple[MeasuringRules, str | None]:

@@ -1,0 +1,407 @@
+"""A kernel that a user wrote: its source, its entry, and how it is launched. Everything here is pure.
+
+A definition is immutable. The first 52 bits of the SHA-256 of its canonical JSON name it as a whole number, which is the parameter
+`definition` of the family `source`. That many bits are exact in a float64, so JSON readers, tables and models keep the number.
+
+A definition is known to this process as long as something holds it: a campaign, or the batch that is measured.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+from weakref import WeakSet
+
+from farm.devices import DeviceTraits
+from farm.errors import BadDefinition
+from farm.expressions import parser
+from farm.expressions.parser import Vocabulary
+from farm.expressions.python import compile_all, compile_numbers
+from farm.expressions.tree import BadExpression, Expression, Kind
+from farm.gemm import ElementType, Layout, Problem
+from farm.kernels.family import OPEN_NAME
+
+MAX_CODE_BYTES = 2**20
+"""Length of a source or binary."""
+
+MAX_PARAMETERS, MAX_ARGUMENTS, MAX_REQUIREMENTS = 16, 32, 32
+
+PARAMETER_VALUES = range(-(2**31), 2**31)
+"""Values of a parameter, which becomes a macro or an int."""
+
+ID_BITS = 52
+
+_ENTRY = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
+
+PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch")
+_PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
+    "layout": tuple(Layout),
+    "ab": tuple(ElementType),
+    "cd": tuple(ElementType),
+    "acc": tuple(ElementType),
+}
+_PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_PROBLEM_WORDS)
+
+POINTERS, SCALARS, EXTENTS = ("a", "b", "c", "d"), ("alpha", "beta"), ("m", "n", "k", "batch")
+"""Arguments by kind: addresses, numbers of the accumulator's type, and whole numbers."""
+
+WIDTHS: Mapping[str, int] = {"i32": 4, "i64": 8}
+"""Bytes of a whole number as an argument; the first is the default."""
+
+
+class Language(StrEnum):
+    """What a definition's code is; the suffix of its file says it."""
+
+    CUDA = "cu"
+    PTX = "ptx"
+    CUBIN = "cubin"
+
+
+_DIRECTIVE = re.compile(
+    r"(?:\#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include_next|include|import|embed)\b(?P<what>[^\n]*)", re.DOTALL
+)
+_HEADER = re.compile(r"\s*<(?![/.])(?!\S*\.\.)[\w./-]+>\s*(?://.*|/\*.*)?")
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\r\f\v]*\n")
+
+
+def why_not_compilable(code: str) -> str | None:
+    """Why a CUDA C++ source must not reach the compiler of a worker: it could read files there. None if it may.
+
+    An error message of the compiler would show lines of a file that is included. Headers of CUDA are allowed, by their names in
+    angle brackets. What looks like a directive inside a comment counts as one.
+    """
+    text = _SPLICE.sub("", code.replace("\r\n", "\n"))
+    for found in _DIRECTIVE.finditer(text):
+        if not _HEADER.fullmatch(found["what"]):
+            line = code[: found.start()].count("\n") + 1
+            what = " ".join(found.group().split())[:60]
+            return f"line {line}: {what!r} is not allowed; only headers of CUDA are, as in #include <cuda_fp16.h>"
+    for word in ("__has_include", "__has_embed", "\\u", "\\U"):
+        if word in text:
+            return f"{word} is not allowed; remove it"
+    return None
+
+
+def why_bad_code(file: str, code: str) -> str | None:
+    """Why a definition cannot have that code; None if it can. Of a cubin, the code is base64."""
+    language = file.rpartition(".")[2]
+    if language not in tuple(Language):
+        return f"{file!r} is no {', '.join(f'.{one}' for one in Language)} file"
+    if not code.strip():
+        return f"{file} is empty"
+    if "\0" in code:
+        return f"{file} has a zero byte"
+    content = code.encode()
+    if language == Language.CUBIN:
+        try:
+            content = base64.b64decode(code, validate=True)
+        except (binascii.Error, ValueError):
+            return f"{file} is not base64, as cubins are sent"
+        if content[:4] != b"\x7fELF":
+            return f"{file} is no cubin: it does not begin as an ELF file"
+    if len(content) > MAX_CODE_BYTES:
+        return f"{file} is larger than {MAX_CODE_BYTES // 2**20} MiB"
+    why = why_not_compilable(code) if language == Language.CUDA else None
+    return None if why is None else f"{file}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of the kernel."""
+
+    name: str
+    width: int = 4  # bytes of a whole number
+
+    @classmethod
+    def parse(cls, written: object, parameters: Sequence[str]) -> Argument:
+        """Reads `a`, `m` or `m:i64`. Raises `ValueError`."""
+        text = str(written).strip() if isinstance(written, str) else str(written)
+        name, colon, width = text.partition(":")
+        numbers = (*EXTENTS, *parameters)
+        if name not in (*POINTERS, *SCALARS, *numbers):
+            known = ", ".join((*POINTERS, *SCALARS, *numbers))
+            raise ValueError(f"there is no argument {text[:40]!r}; use {known}")
+        if colon and (name not in numbers or width not in WIDTHS):
+            what = f"a width is {' or '.join(WIDTHS)}" if name in numbers else f"{name} has no width; write {name}"
+            raise ValueError(f"{text[:40]!r} is not an argument; {what}")
+        return cls(name, WIDTHS[width] if colon else next(iter(WIDTHS.values())))
+
+    def __str__(self) -> str:
+        numbers = self.name not in (*POINTERS, *SCALARS)
+        return f"{self.name}:i64" if numbers and self.width == WIDTHS["i64"] else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The bounds of a launch."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+    @property
+    def blocks(self) -> int:
+        x, y, z = self.grid
+        return x * y * z
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        x, y, z = self.block
+        return x * y * z
+
+
+class BadLaunch(ValueError):
+    """Why a launch has no valid bounds."""
+
+
+_MAX_GRID, _MAX_BLOCK = (2**31 - 1, 65_535, 65_535), (1024, 1024, 64)
+_MAX_THREADS = 1024
+"""CUDA C++ Programming Guide, technical specifications: the same for every compute capability."""
+
+
+def expression(written: object, parameters: Sequence[str], kind: Kind = "number") -> Expression:
+    """A bound, or with `truth` a requirement. Raises `BadExpression`."""
+    if not isinstance(written, (str, int, float)):
+        raise BadExpression("an expression is text such as ceil(n / BN); put it in quotes if YAML splits it")
+    vocabulary = Vocabulary(
+        kinds={**dict.fromkeys((*PROBLEM_NUMBERS, *parameters), "number"), **dict.fromkeys(_PROBLEM_WORDS, "word")},
+        words=_PROBLEM_WORDS,
+        noun="name",
+        listing=f"Names: {', '.join(_PROBLEM_NAMES)}. Parameters: {', '.join(parameters) or 'none'}",
+        functions=("min", "max", "abs", "ceil"),
+        instead={},
+    )
+    return parser.parse(str(written), vocabulary, kind)
+
+
+_KNOWN: dict[int, WeakSet[Definition]] = {}
+_LOCK = threading.Lock()
+
+
+def known(number: int) -> Definition | None:
+    """The definition of that number, if something in this process holds it."""
+    with _LOCK:
+        return next(iter(_KNOWN.get(number, ())), None)
+
+
+def _make_known(definition: Definition) -> None:
+    """Raises `BadDefinition` if another one has its number."""
+    with _LOCK:
+        for number in [number for number, held in _KNOWN.items() if not held]:
+            del _KNOWN[number]
+        held = _KNOWN.setdefault(definition.id, WeakSet())
+        if any(other.code != definition.code for other in held):
+            why = f"another definition has its number, {definition.id}; change a comment in it"
+            raise BadDefinition(key="file", why=why)
+        held.add(definition)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Definition:
+    """A kernel that a user wrote. The name of its file is not part of its id."""
+
+    file: str
+    code: str = field(repr=False)  # text; of a cubin, base64
+    entry: str
+    grid: tuple[str, ...]  # up to three expressions
+    block: tuple[str, ...]
+    shared_bytes: str
+    arguments: tuple[str, ...]
+    requires: tuple[str, ...]
+    parameters: tuple[str, ...]  # their names, in order
+
+    def __post_init__(self) -> None:
+        """Raises `BadDefinition`."""
+        found = {
+            "file": why_bad_code(self.file, self.code),
+            "entry": self._why_bad_entry(),
+            "parameters": self._why_bad_names(),
+        }
+        for key, why in found.items():
+            if why is not None:
+                raise BadDefinition(key=key, why=why)
+        self._check_expressions()
+        _make_known(self)
+
+    @property
+    def language(self) -> Language:
+        return Language(self.file.rpartition(".")[2])
+
+    @cached_property
+    def id(self) -> int:
+        """Its number: from 1 on."""
+        text = json.dumps(self._hashed(), sort_keys=True, separators=(",", ":"))
+        return int(hashlib.sha256(text.encode()).hexdigest()[: ID_BITS // 4], 16) or 1
+
+    @property
+    def binary(self) -> bytes:
+        """What the driver loads: of PTX with the zero byte that it needs. Not for CUDA C++."""
+        return base64.b64decode(self.code) if self.language is Language.CUBIN else self.code.encode() + b"\0"
+
+    def _hashed(self) -> dict[str, Any]:
+        return {
+            **{"language": self.language.value, "code": self.code, "entry": self.entry, "grid": self.grid},
+            **{"block": self.block, "shared_bytes": self.shared_bytes, "arguments": self.arguments},
+            **{"requires": self.requires, "parameters": self.parameters},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """See `from_json`."""
+        return {name: value for name, value in self._hashed().items() if name != "language"} | {"file": self.file}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Definition:
+        """The definition that `to_json` described, perhaps on another host. Raises `BadDefinition`."""
+        try:
+            texts = {name: str(found[name]) for name in ("file", "code", "entry", "shared_bytes")}
+            lists = {
+                name: tuple(str(one) for one in found[name])
+                for name in ("grid", "block", "arguments", "requires", "parameters")
+            }
+        except (KeyError, TypeError) as error:
+            raise BadDefinition(key="definition", why=f"it cannot be read: {error!r}") from None
+        return cls(**texts, **lists)  # type: ignore[arg-type]
+
+    # --- checks -------------------------------------------------------------------------------------
+
+    def _why_bad_entry(self) -> str | None:
+        if not _ENTRY.fullmatch(self.entry):
+            return f'{self.entry[:40]!r} is not the name of a kernel; write it as in extern "C" __global__ void my_gemm'
+        if not self.file.endswith(Language.CUBIN) and not re.search(rf"\b{self.entry}\b", self.code):
+            return f"{self.file} has no {self.entry}"
+        return None
+
+    def _why_bad_names(self) -> str | None:
+        for name in self.parameters:
+            if not OPEN_NAME.fullmatch(name):
+                return f"{name[:40]!r} is not a parameter; use up to 32 upper-case letters, digits and _, as in BM"
+        limits = (("parameters", self.parameters, MAX_PARAMETERS), ("arguments", self.arguments, MAX_ARGUMENTS),
+                  ("requires", self.requires, MAX_REQUIREMENTS))  # fmt: skip
+        for key, values, limit in limits:
+            if len(values) > limit:
+                return f"there are {len(values)} {key}; {limit} are the maximum"
+        return None
+
+    def _check_expressions(self) -> None:
+        """Checks and reads the bounds, requirements and arguments. Raises `BadDefinition`."""
+        for key in ("grid", "block"):
+            if not 1 <= len(getattr(self, key)) <= 3:
+                raise BadDefinition(key=key, why="write one to three expressions, for x, y and z")
+        key = ""
+        try:
+            for key in ("grid", "block"):
+                for text in getattr(self, key):
+                    expression(text, self.parameters)
+            key = "shared_bytes"
+            expression(self.shared_bytes, self.parameters)
+            key = "requires"
+            for text in self.requires:
+                expression(text, self.parameters, "truth")
+            key = "arguments"
+            named = [argument.name for argument in self.read_arguments]
+        except (BadExpression, ValueError) as error:
+            raise BadDefinition(key=key, why=str(error)) from None
+        twice = next((name for name in named if named.count(name) > 1), None)
+        if twice is not None:
+            raise BadDefinition(key="arguments", why=f"{twice} is there twice")
+        if "d" not in named:
+            raise BadDefinition(key="arguments", why="there is no d, which is what the kernel writes")
+
+    @cached_property
+    def read_arguments(self) -> tuple[Argument, ...]:
+        return tuple(Argument.parse(text, self.parameters) for text in self.arguments)
+
+    # --- launching ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _holds(self) -> Sequence[tuple[str, Callable[..., bool]]]:
+        conditions = [expression(text, self.parameters, "truth") for text in self.requires]
+        return [(one.text, compile_all([one], self._names)) for one in conditions]
+
+    @cached_property
+    def _bounds(self) -> Callable[..., tuple[float, ...]]:
+        texts = (*self.grid, *self.block, self.shared_bytes)
+        return compile_numbers([expression(text, self.parameters) for text in texts], self._names)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*_PROBLEM_NAMES, *self.parameters)
+
+    def _values(self, problem: Problem, parameters: Mapping[str, int]) -> tuple[Any, ...]:
+        p, s, t = problem, problem.shape, problem.types
+        of_problem = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, p.layout, t.ab, t.cd, t.acc)
+        return (*of_problem, *(parameters[name] for name in self.parameters))
+
+    def launch(self, problem: Problem, parameters: Mapping[str, int]) -> Launch:
+        """The bounds of a launch for that problem. Raises `BadLaunch`."""
+        texts = (*self.grid, *self.block, self.shared_bytes)
+        try:
+            found = self._bounds(*self._values(problem, parameters))
+        except ArithmeticError as error:
+            raise BadLaunch(f"its launch bounds cannot be computed: {error}") from None
+        whole = []
+        for text, value in zip(texts, found, strict=True):
+            if not float(value).is_integer():
+                raise BadLaunch(f"its launch bound {text!r} is {value:g}, which is not a whole number")
+            whole.append(int(value))
+        grid, block, shared = whole[: len(self.grid)], whole[len(self.grid) : -1], whole[-1]
+        for key, bounds, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
+            for axis, bound, limit in zip("xyz", bounds, limits, strict=False):
+                if not 1 <= bound <= limit:
+                    raise BadLaunch(f"its {key} has {bound:,} along {axis}, and CUDA takes 1 to {limit:,}")
+        if shared < 0:
+            raise BadLaunch(f"its shared_bytes are {shared:,}")
+        return Launch(_three(grid), _three(block), shared)
+
+    def why_invalid(self, problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> str | None:
+        """Why a device with these traits cannot run it for the problem; None if it can."""
+        given = set(parameters) - {"definition"}
+        if given != set(self.parameters):
+            return f"{self.file} has the parameters {', '.join(self.parameters) or 'none'}, not {', '.join(sorted(given)) or 'none'}"
+        if (why := self._why_not_computed(problem)) is not None:
+            return why
+        values = self._values(problem, parameters)
+        for text, holds in self._holds:
+            try:
+                if not holds(*values):
+                    return f"{self.file} requires {text}"
+            except ArithmeticError as error:
+                return f"{self.file} requires {text}, which cannot be computed: {error}"
+        try:
+            launch = self.launch(problem, parameters)
+        except BadLaunch as error:
+            return f"{self.file} cannot be launched: {error}"
+        threads = device.max_threads_per_block or _MAX_THREADS
+        if launch.threads > threads:
+            return f"{self.file} needs {launch.threads:,} threads in a block, the device allows {threads:,}"
+        shared = device.shared_memory_per_block_bytes
+        if shared is not None and launch.shared_bytes > shared:
+            return f"{self.file} needs {launch.shared_bytes:,} bytes of shared memory, the device has {shared:,}"
+        return None
+
+    def _why_not_computed(self, problem: Problem) -> str | None:
+        """Why a kernel with these arguments cannot compute the problem: it is not given what it would need."""
+        named = {argument.name for argument in self.read_arguments}
+        if problem.alpha != 1 and "alpha" not in named:
+            return f"{self.file} takes no alpha, so alpha must be 1"
+        if problem.beta and not {"beta", "c"} <= named:
+            return f"{self.file} takes no {'beta' if 'c' in named else 'c'}, so beta must be 0"
+        batched = "batch" in named or any(re.search(r"\bbatch\b", bound) for bound in (*self.grid, *self.block))
+        if problem.batch != 1 and not batched:
+            return f"{self.file} does not name batch in its grid or arguments, so batch must be 1"
+        return None
+
+
+def _three(bounds: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*bounds, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,293 @@
+"""Definitions of users' kernels: what names one, what is checked, their launch bounds, and how campaign files have them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.campaign import Campaign, load, loads
+from farm.campaign.loading import texts_named
+from farm.campaign.source_blocks import SourceBlock
+from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
+from farm.errors import BadDefinition, BadKernelParameter, CampaignFileError
+from farm.kernels import Configuration, Kernel
+from farm.kernels.definition import MAX_CODE_BYTES, Definition, Language, known, why_not_compilable
+from support.docs_scripts import docs_script
+from support.own_kernels import CODE, ENTRY, defined
+
+HOPPER = traits_of_capability((9, 0))
+
+CAMPAIGN = f"""\
+name: own
+owner: ann
+targets: any
+problems: {{shapes: 64x64x64, types: f32}}
+kernels:
+- family: source
+  file: my_gemm.cu
+  entry: {ENTRY}
+  grid: [ceil(n / BN), ceil(m / BM), batch]
+  block: [BM * BN / 4]
+  shared_bytes: 4 * (BM + BN) * 8
+  arguments: [a, b, c, d, m, n, k, batch, alpha, beta]
+  requires: layout == 'nn'
+  parameters: {{BM: [32, 64], BN: 16}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "my_gemm.cu").write_text(CODE)
+    return tmp_path
+
+
+def written(folder: Path, text: str = CAMPAIGN) -> Path:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return path
+
+
+def line(definition: Definition, problem: str = "64x64x64 f32", parameters: str = "BM=32,BN=16") -> Configuration:
+    return Configuration.parse(f"source(definition={definition.id},{parameters}) {problem}")
+
+
+# --- what names one -----------------------------------------------------------------------------------
+
+
+def test_a_number_names_the_content_and_not_the_file() -> None:
+    one = defined()
+    assert one.id == defined(file="copy.cu").id
+    assert one.id == Definition.from_json(json.loads(json.dumps(one.to_json()))).id
+    assert 0 < one.id < 2**52
+    assert float(one.id) == one.id
+    changes: list[dict[str, Any]] = [
+        {"code": CODE + "\n"}, {"grid": ("1",)}, {"block": ("32",)}, {"shared_bytes": "0"}, {"arguments": ("d",)},
+        {"requires": ()}, {"file": "my_gemm.ptx"}, {"parameters": ("BM", "BN", "BK")},
+    ]  # fmt: skip
+    assert len({one.id, *(defined(**change).id for change in changes)}) == 1 + len(changes)
+
+
+def test_a_definition_is_known_as_long_as_something_holds_it() -> None:
+    one, same = defined(code=CODE + "// held"), defined(code=CODE + "// held")
+    number = one.id
+    del one
+    assert known(number) is same
+    del same
+    assert known(number) is None
+
+
+def test_a_canonical_line_has_the_number_and_the_parameters() -> None:
+    definition = defined()
+    configuration = line(definition)
+    text = f"source(BM=32,BN=16,definition={definition.id}) 64x64x64 f32:f32:f32 nn alpha=1 beta=0"
+    assert configuration.canonical == text
+    assert Configuration.parse(text) == configuration
+    assert Configuration.from_columns(configuration.columns()) == configuration
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"bm": 1}, "has no parameter 'bm'"),
+        ({"BM": 2**31}, "BM goes from -2147483648 to 2147483647"),
+        ({"BM": 1.5}, "BM is a whole number"),
+        ({"definition": -1}, "definition goes from 0 to"),
+    ],
+)
+def test_wrong_parameters_are_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadKernelParameter, match=why):
+        Kernel.of("source", **given)
+
+
+def test_other_families_have_no_open_parameters() -> None:
+    with pytest.raises(BadKernelParameter, match="tiled has no parameter 'BM'"):
+        Kernel.of("tiled", BM=1)
+
+
+# --- checks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"file": "my_gemm.txt"}, "file: 'my_gemm.txt' is no .cu, .ptx, .cubin file"),
+        ({"code": " "}, "file: my_gemm.cu is empty"),
+        ({"code": CODE + "\0"}, "my_gemm.cu has a zero byte"),
+        ({"code": CODE + "/" * MAX_CODE_BYTES}, "my_gemm.cu is larger than 1 MiB"),
+        ({"file": "a.cubin", "code": "?"}, "a.cubin is not base64"),
+        ({"file": "a.cubin", "code": base64.b64encode(b"PTX").decode()}, "a.cubin is no cubin"),
+        ({"entry": "my gemm"}, "entry: 'my gemm' is not the name of a kernel"),
+        ({"entry": "other"}, "entry: my_gemm.cu has no other"),
+        ({"parameters": ("bm",)}, "parameters: 'bm' is not a parameter"),
+        ({"grid": ()}, "grid: write one to three expressions"),
+        ({"block": ("1",) * 4}, "block: write one to three expressions"),
+        ({"grid": ("n / BX",)}, "grid: at character 5, there is no name BX"),
+        ({"grid": ("layout",)}, "grid: at character 1, layout is a word where a number is needed"),
+        ({"grid": ("ceil(n, 2)",)}, "ceil takes one number"),
+        ({"grid": ("__import__('os')",)}, "grid: .*is not allowed here"),
+        ({"shared_bytes": "has(m)"}, "shared_bytes: .*not allowed here"),
+        ({"requires": ("m",)}, "requires: .*compare it"),
+        ({"arguments": ("a", "b")}, "arguments: there is no d"),
+        ({"arguments": ("d", "d")}, "arguments: d is there twice"),
+        ({"arguments": ("d", "e")}, "there is no argument 'e'; use a, b, c, d, alpha, beta, m, n, k, batch, BM, BN"),
+        ({"arguments": ("d", "a:i64")}, "a has no width"),
+        ({"arguments": ("d", "m:i16")}, "a width is i32 or i64"),
+    ],
+)
+def test_bad_definitions_are_refused_with_the_key(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadDefinition, match=why):
+        defined(**changes)
+
+
+@pytest.mark.parametrize(
+    "directive",
+    [
+        '#include "/proc/self/environ"', "#include </etc/passwd>", "#include <../../etc/passwd>", "#include <a/../../b>",
+        '#  include "x"', '%:include "x"', '??=include "x"', '#inc\\\nlude "x"', '#/* */include "x"', '#/*\n*/ include "x"',
+        '#include_next "x"', '#import "x"', '#embed "x"', "#define where </etc/passwd>\n#include where", '#include /* */ "x"',
+        '#if __has_include("/root/.ssh/id")', "#include <.env>", '#\\u0069nclude "x"',
+    ],
+)  # fmt: skip
+def test_a_source_that_reads_files_of_the_worker_is_refused(directive: str) -> None:
+    assert why_not_compilable(f"int x;\n{directive}\n{CODE}") is not None
+    with pytest.raises(BadDefinition, match="not allowed"):
+        defined(code=f"{directive}\n{CODE}")
+
+
+def test_headers_of_cuda_are_allowed() -> None:
+    code = (
+        "#include <cuda_fp16.h>\n  #  include <cooperative_groups/reduce.h> // sums\n// what a tile includes\n" + CODE
+    )
+    assert defined(code=code).id
+    assert why_not_compilable("x\n#include <mma.h>\n#include 'y'") is not None
+
+
+# --- launching ----------------------------------------------------------------------------------------
+
+
+def test_bounds_are_computed_for_each_problem() -> None:
+    launch = defined().launch(line(defined(), "65x33x7 f32 nn batch=3").problem, {"BM": 32, "BN": 16})
+    assert (launch.grid, launch.block, launch.shared_bytes) == ((3, 3, 3), (128, 1, 1), 1536)
+    assert (launch.blocks, launch.threads) == (27, 128)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "why"),
+    [
+        ({}, "64x64x64 f32 nt", "source my_gemm.cu requires layout == 'nn'"),
+        (
+            {"requires": ("1 / (m - 64) > 0",)},
+            "64x64x64 f32",
+            "requires 1 / \\(m - 64\\) > 0, which cannot be computed: ",
+        ),
+        ({"grid": ("n // (m - 64)",)}, "64x64x64 f32", "its launch bounds cannot be computed: .*zero"),
+        ({"grid": ("n / 7",)}, "64x64x64 f32", "launch bound 'n / 7' is 9.14286, which is not a whole number"),
+        ({"grid": ("n - 64",)}, "64x64x64 f32", "its grid has 0 along x, and CUDA takes 1 to 2,147,483,647"),
+        ({"grid": ("1", "100000")}, "64x64x64 f32", "its grid has 100,000 along y, and CUDA takes 1 to 65,535"),
+        ({"block": ("1", "1", "65")}, "64x64x64 f32", "its block has 65 along z, and CUDA takes 1 to 64"),
+        ({"block": ("1024", "2")}, "64x64x64 f32", "needs 2,048 threads in a block, the device allows 1,024"),
+        ({"shared_bytes": "m - 100"}, "64x64x64 f32", "its shared_bytes are -36"),
+        ({"shared_bytes": "2 ** 20"}, "64x64x64 f32", "needs 1,048,576 bytes of shared memory, the device has 232,448"),
+        ({"arguments": ("d", "a")}, "64x64x64 f32 nn alpha=2", "takes no alpha, so alpha must be 1"),
+        ({"arguments": ("d", "a")}, "64x64x64 f32 nn alpha=1 beta=1", "takes no c, so beta must be 0"),
+        ({"arguments": ("d", "a"), "grid": ("1",)}, "64x64x64 f32 nn batch=2", "does not name batch in its grid"),
+        ({}, "64x64x64 f32 nn scale=tensor", "source has no scale=tensor, only none"),
+    ],
+)
+def test_what_cannot_be_launched_is_invalid_with_the_reason(changes: dict[str, Any], problem: str, why: str) -> None:
+    definition = defined(**changes)
+    found = line(definition, problem).why_invalid(HOPPER)
+    assert found is not None
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(found)
+
+
+def test_a_definition_needs_all_of_its_parameters() -> None:
+    definition = defined()
+    why = "source my_gemm.cu has the parameters BM, BN, not BM"
+    assert line(definition, parameters="BM=32").why_invalid(HOPPER) == why
+    assert "needs a definition" in str(Configuration.parse("source() 64x64x64 f32").why_invalid(HOPPER))
+    assert line(definition).why_invalid(HOPPER) is None
+    cpu = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**34)
+    assert line(definition).why_invalid(cpu) == "source runs on cuda devices, this is a cpu device"
+
+
+def test_where_a_definition_is_not_known_the_worker_decides() -> None:
+    assert Configuration.parse("source(definition=7) 64x64x64 f32").why_invalid(HOPPER) is None
+
+
+# --- campaign files -----------------------------------------------------------------------------------
+
+
+def test_a_campaign_has_the_source_in_its_document_and_the_same_digest_elsewhere(folder: Path) -> None:
+    path = written(folder)
+    campaign = load(path, limit=100)
+    (definition,) = campaign.definitions.values()
+    assert (definition.code, definition.file, definition.parameters) == (CODE, "my_gemm.cu", ("BM", "BN"))
+    lines = [one.canonical for one in campaign.expand()]
+    assert [text.partition(" ")[0] for text in lines] == [
+        f"source(BM={bm},BN=16,definition={definition.id})" for bm in (32, 64)
+    ]
+    texts = texts_named(path.read_text(), path)
+    sent = loads(path.read_text(), name="elsewhere.yaml", limit=100, owner=None, files=texts)
+    stored = Campaign.from_document(json.loads(json.dumps(campaign.document)))
+    assert sent == stored == campaign
+    assert {sent.digest, stored.digest} == {campaign.digest}
+    (folder / "my_gemm.cu").write_text(CODE + "// faster\n")
+    assert load(path, limit=100).digest != campaign.digest
+
+
+def test_spaces_in_expressions_make_no_other_kernel(folder: Path) -> None:
+    first = load(written(folder), limit=100)
+    spaced = CAMPAIGN.replace("ceil(n / BN)", "ceil( n/BN )").replace("layout == 'nn'", "[layout=='nn']")
+    assert load(written(folder, spaced), limit=100).digest == first.digest
+
+
+def test_a_cubin_is_read_as_base64(folder: Path) -> None:
+    (folder / "my.cubin").write_bytes(b"\x7fELF\0\xff")
+    (definition,) = load(written(folder, CAMPAIGN.replace("my_gemm.cu", "my.cubin")), limit=100).definitions.values()
+    assert (definition.binary, definition.language) == (b"\x7fELF\0\xff", Language.CUBIN)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("file: my_gemm.cu", "file: missing.cu", "7: kernels[0].file: there is no file "),
+        ("file: my_gemm.cu", "file: my_gemm.py", "7: kernels[0].file: 'my_gemm.py' is none of .cu, .ptx, .cubin"),
+        (f"entry: {ENTRY}", "entry: other", "6: kernels[0]: entry: my_gemm.cu has no other"),
+        (f"  entry: {ENTRY}\n", "", "6: kernels[0].entry: it is missing; write for example entry: my_gemm"),
+        ("ceil(m / BM)", "ceil(m / BX)", "9: kernels[0].grid[1]: at character 10, there is no name BX"),
+        ("[a, b,", "[e, b,", "12: kernels[0].arguments[0]: there is no argument 'e'"),
+        ("layout ==", "lay ==", "13: kernels[0].requires: at character 1, there is no name lay"),
+        ("BN: 16", "bn: 16", "14: kernels[0].parameters: 'bn' cannot name a parameter"),
+        ("BN: 16", "BN: 1.5", "14: kernels[0].parameters: BN: 1.5 is not a value of BN; write a whole number"),
+        ("BN: 16", "BN: []", "14: kernels[0].parameters: BN has no value"),
+        ("parameters: {BM: [32, 64], BN: 16}", "parameters: 3", "parameters are a mapping from names to values"),
+        ("parameters:", "tile: 3\n  parameters:", "14: kernels[0].tile: there is no such field here"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(folder: Path, old: str, new: str, says: str) -> None:
+    assert old in CAMPAIGN
+    with pytest.raises(CampaignFileError) as wrong:
+        load(written(folder, CAMPAIGN.replace(old, new)), limit=100)
+    assert says in str(wrong.value).replace(str(folder / "own.yaml:"), "")
+
+
+def test_a_file_that_was_not_sent_is_named() -> None:
+    with pytest.raises(CampaignFileError, match=r"my_gemm.cu was not sent with the campaign, .*\{name: …, code: …\}"):
+        loads(CAMPAIGN, name="own.yaml", limit=100, owner=None)
+
+
+def test_models_do_not_learn_from_own_kernels(folder: Path) -> None:
+    learning = CAMPAIGN.replace("{shapes: 64x64x64, types: f32}", "{domain: serving-and-general, types: f32}")
+    with pytest.raises(CampaignFileError, match="no model learns from kernels of source"):
+        load(written(folder, learning + "search: {strategy: learn}\n"), limit=10**6)
+
+
+def test_the_page_describes_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_kernels.md").read_text()
+    assert docs_script("campaign_keys").markdown(SourceBlock) in page
