@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import same_types
@@ -26,6 +27,17 @@ def _tile_fits(problem: Problem, parameters: Mapping[str, int], device: DeviceTr
     return None
 
 
+_MAX_GRID_Z = 65_535
+
+
+def _batch_fits(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
+    if problem.batch <= _MAX_GRID_Z:
+        return None
+    return (
+        f"has a block for each product along z of its grid, {_MAX_GRID_Z:,} at most: batch={problem.batch} is too large"
+    )
+
+
 _FLOPS_OF_THREAD = 2e9
 """FLOP/s of one thread. The kernel is limited by its tile² threads per block; 32 x 32 threads reach about 2 TFLOP/s."""
 
@@ -37,5 +49,7 @@ TILED = KernelFamily(
     parameters=(Parameter(name="tile", values=range(1, 33), default=16, meaning="edge of a tile"),),
     slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["tile"] ** 2,
     tile_shared_bytes=_shared_bytes,
-    rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits),
+    batched=True,
+    fusions=tuple(Fusion),
+    rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits, _batch_fits),
 )

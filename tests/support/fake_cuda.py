@@ -188,8 +188,22 @@ class FakeArray(np.ndarray):
 @lru_cache(maxsize=64)
 def at_address(address: int, count: int, dtype: type) -> Any:
     """The numbers that are in memory there now."""
-    kind = {np.float32: ctypes.c_float, np.float64: ctypes.c_double}[dtype]
-    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (count,))
+    size = np.dtype(dtype).itemsize
+    kind = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
+    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(kind)), (count,)).view(dtype)
+
+
+def gelu(x: Any) -> Any:
+    """The approximation by tanh, in the type of x."""
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi).astype(x.dtype) * (x + x.dtype.type(0.044715) * x**3)))
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": gelu,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
 
 
 class FakeCupy(ModuleType):
@@ -438,18 +452,24 @@ class FakeKernel:
         total[0] = digest.digest(np.asarray(d))
 
     def tiled_gemm(
-        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
-    ) -> None:
+        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any,
+        *bias: int,
+    ) -> None:  # fmt: skip
         dtype = {"float": np.float32, "double": np.float64}[self.defines["ELEMENT"]]
-        tile = int(self.defines["TILE"])
+        tile, size = int(self.defines["TILE"]), np.dtype(dtype).itemsize
         assert type(alpha) is type(beta) is dtype
         assert block == (tile, tile)
-        assert grid == (-(-n // tile), -(-m // tile))
-        self.multiply(dtype, a, b, c, d, m, n, k, alpha, beta)
+        assert grid[:2] == (-(-n // tile), -(-m // tile))
+        assert (self.defines["BATCHED"], self.defines["BIAS"]) == (str(int(grid[2] != 1)), str(len(bias)))
+        for z in range(grid[2]):
+            added = at_address(bias[0] + z * n * size, n, dtype) if bias else None
+            places = (first + z * count * size for first, count in ((a, m * k), (b, k * n), (c, m * n), (d, m * n)))
+            self.multiply(dtype, *places, m, n, k, alpha, beta, added)
 
     def multiply(
-        self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any
-    ) -> None:
+        self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any,
+        bias: Any = None,
+    ) -> None:  # fmt: skip
         self.cupy.launches.append(a)
         self.cupy.written.append(d)
         if self.cupy.fault is not None:
@@ -460,6 +480,9 @@ class FakeKernel:
         result = alpha * self.cupy.gemm(left, right)
         if beta:
             result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
+        if bias is not None:
+            result = result + bias
+        result = ACTIVATIONS[self.defines.get("ACTIVATION", "none")](result)
         at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
 
     # The kernel of gemm_triton.py, with 32-bit elements; parameters after beta are scratch memory.

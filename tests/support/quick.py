@@ -1,17 +1,23 @@
-"""For tests on a card: rules that take little time, configurations that it can run, and launching once more."""
+"""For tests on a card: rules that take little time, configurations that it can run, launching once more, and a wide product."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
+from support.wide_product import Read, wide_product
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT
-from workers.measure.elements import poison
+from workers.kernels.base import Placement
+from workers.measure.elements import decode, poison
+from workers.measure.magnitudes import result_scale
 from workers.measure.operands import SetLayout
-from workers.measure.verify import Verification
+from workers.measure.verify import Verification, error_bound
 
 QUICK = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.005))
 
@@ -36,3 +42,26 @@ def launched_again(device: CudaDevice, configuration: Configuration, launches: i
         operands.d.fill(poison(problem.types.cd))
         work.kernel.launch(0)
         return device._verifier.begin(problem, operands, rules, roundings=work.kernel.roundings)()
+
+
+def on_card(address: int, count: int, dtype: Any) -> Any:
+    """Elements in a card's memory."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(address, count * np.dtype(dtype).itemsize, None)
+    return cupy.ndarray(count, dtype, cupy.cuda.MemoryPointer(memory, 0)).get()
+
+
+def assert_wide_product(device: CudaDevice, configuration: Configuration, read: Read = on_card) -> None:
+    """The farm verifies the result, and of the first and the last operand set it is that of `wide_product`."""
+    problem, rules = configuration.problem, OperandRules()
+    with device.replaying(configuration, rules) as work:
+        sets = work.rotation.sets
+        buffers = device._arena.buffers(SetLayout.of(problem, ALIGNMENT), sets, rules)
+        placement = Placement.of(buffers, sets)
+        for index in sorted({0, sets - 1}):
+            work.kernel.launch(index)
+            # Read on the stream that it was launched on.
+            found = decode(problem.types.cd, buffers.views(index).stacked().d.get())
+            error = np.abs(found - wide_product(problem, placement, index, read)).max() / result_scale(problem, rules)
+            assert error <= error_bound(problem, rules, work.kernel.roundings)  # False for NaN

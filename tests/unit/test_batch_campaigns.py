@@ -135,9 +135,9 @@ def test_a_plan_counts_the_work_of_batches_and_shows_them() -> None:
 
 
 def test_a_family_without_batches_has_invalid_jobs_that_say_why() -> None:
-    one = campaign("{shapes: 64x64x64, types: f32, batch: [1, 8]}", kernels="{family: tiled}")
+    one = campaign("{shapes: 64x64x64, types: f16, batch: [1, 8]}", kernels="{family: cutlass}")
     (group,) = plan(one, [H200], allow_missing=False).summary().invalid
-    assert (group.count, group.reason) == (1, "tiled computes one product at a time: batch must be 1, not 8")
+    assert (group.count, group.reason) == (1, "cutlass computes one product at a time: batch must be 1, not 8")
 
 
 def on_a_cpu(text: str) -> str:

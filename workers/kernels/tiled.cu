@@ -1,9 +1,10 @@
 // The classic tiled GEMM: one thread for each element of a TILE x TILE block of D, two tiles in shared memory.
 //
-//   D[m,n] = alpha * A[m,k] * B[k,n] + beta * C[m,n]
+//   D[m,n] = ACTIVATION(alpha * A[m,k] * B[k,n] + beta * C[m,n] + bias[n])
 //
-// Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1. A and B lie row-major as
-// written, or transposed ([k,m], [n,k]); C and D lie row-major. C is not read where beta is 0.
+// Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1, -DBATCHED=0|1, -DBIAS=0|1 and
+// -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie row-major. C is
+// not read where beta is 0. BATCHED: blocks along z have a product each, and the operands of products follow each other.
 
 // A transposed operand is read along its rows in memory and stored across the shared tile; the extra column keeps the
 // threads of a warp off the same bank.
@@ -12,9 +13,33 @@
 
 typedef long long index_t;  // m*k and the like pass 2^31
 
+#if BIAS
+#define BIAS_PARAMETER , const ELEMENT* __restrict__ bias
+#else
+#define BIAS_PARAMETER
+#endif
+
+// As `farm.fusion.Activation` defines them. NaN stays NaN.
+__device__ __forceinline__ ELEMENT none(ELEMENT x) { return x; }
+__device__ __forceinline__ ELEMENT relu(ELEMENT x) { return x < ELEMENT(0) ? ELEMENT(0) : x; }
+__device__ __forceinline__ ELEMENT gelu(ELEMENT x) {
+    const ELEMENT root = 0.79788456080286535588;  // sqrt(2 / pi)
+    return ELEMENT(0.5) * x * (ELEMENT(1) + tanh(root * (x + ELEMENT(0.044715) * x * x * x)));
+}
+__device__ __forceinline__ ELEMENT silu(ELEMENT x) { return x / (ELEMENT(1) + exp(-x)); }
+
 extern "C" __global__ void __launch_bounds__(TILE* TILE)
     tiled_gemm(const ELEMENT* __restrict__ a, const ELEMENT* __restrict__ b, const ELEMENT* __restrict__ c,
-               ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta) {
+               ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta BIAS_PARAMETER) {
+#if BATCHED
+    a += blockIdx.z * m * k;
+    b += blockIdx.z * k * n;
+    c += blockIdx.z * m * n;
+    d += blockIdx.z * m * n;
+#if BIAS
+    bias += blockIdx.z * n;
+#endif
+#endif
     __shared__ ELEMENT a_tile[TILE][TILE + A_PAD];
     __shared__ ELEMENT b_tile[TILE][TILE + B_PAD];
     const int x = threadIdx.x, y = threadIdx.y;
@@ -48,7 +73,10 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
             if (beta != ELEMENT(0)) {
                 value += beta * c[row * n + column];
             }
-            d[row * n + column] = value;
+#if BIAS
+            value += bias[column];
+#endif
+            d[row * n + column] = ACTIVATION(value);
         }
     }
 }

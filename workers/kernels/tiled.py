@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
@@ -36,12 +38,14 @@ class TiledKernel:
     element: ElementType
     a_transposed: bool
     b_transposed: bool
+    batched: bool = False
+    fused: Fusion = Fusion.NONE
 
     @classmethod
     def of(cls, configuration: Configuration) -> TiledKernel:
         p: Problem = configuration.problem
         tile = dict(configuration.kernel.parameters)["tile"]
-        return cls(tile, p.types.ab, p.layout.a_transposed, p.layout.b_transposed)
+        return cls(tile, p.types.ab, p.layout.a_transposed, p.layout.b_transposed, p.batch != 1, p.fused)
 
     @property
     def code(self) -> str:
@@ -56,6 +60,9 @@ class TiledKernel:
             f"-DELEMENT={CUDA_TYPES[self.element]}",
             f"-DA_TRANSPOSED={int(self.a_transposed)}",
             f"-DB_TRANSPOSED={int(self.b_transposed)}",
+            f"-DBATCHED={int(self.batched)}",
+            f"-DBIAS={int(self.fused.bias)}",
+            f"-DACTIVATION={self.fused.activation or 'none'}",
         )
 
     @property
@@ -73,7 +80,7 @@ class TiledKernel:
         return self.tile * self.tile
 
     def grid(self, shape: Shape) -> tuple[int, int]:
-        """Blocks along the columns and along the rows of D; where rows need more than 65535, blocks walk on."""
+        """Blocks along the columns and along the rows of one D; where rows need more than 65535, blocks walk on."""
         return (-(-shape.n // self.tile), min(-(-shape.m // self.tile), MAX_GRID_Y))
 
 
@@ -111,24 +118,26 @@ class _BoundTiled:
         self._kernel = kernel
         self._function = function
         self._placement = placement
+        self._has_bias = kernel.fused.bias
         p = placement.layout.problem
-        self._grid, self._block = kernel.grid(p.shape), kernel.block
+        self._grid, self._block = (*kernel.grid(p.shape), p.batch), kernel.block
         scalar = STORAGE[p.types.acc]
         # Python integers reach a kernel as 64 bits: pointers and extents alike.
         self._rest = (p.shape.m, p.shape.n, p.shape.k, scalar(p.alpha), scalar(p.beta))
         self.hash = kernel.hash
 
     def launch(self, index: int) -> None:
-        self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest))
+        bias = self._placement.added(index)[2:] if self._has_bias else ()
+        self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest, *bias))
 
     def details(self) -> dict[str, Any]:
         """Facts from the compiler and the card."""
-        function, (columns, rows) = self._function, self._grid
+        function = self._function
         return {
             "registers": int(function.num_regs),
             "static_shared_bytes": int(function.shared_size_bytes),
             "local_bytes": int(function.local_size_bytes),
-            **residency(self._card, function.kernel.ptr, threads=self._kernel.threads, blocks=columns * rows),
+            **residency(self._card, function.kernel.ptr, threads=self._kernel.threads, blocks=math.prod(self._grid)),
         }
 
     def close(self) -> None:
