@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
+from farm.fusion import Activation, Fusion
 from farm.gemm import ElementType, Layout, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import (
@@ -15,6 +16,7 @@ from farm.kernels.rules import (
     tensor_types_exist,
     whole_scalars,
 )
+from farm.scale import Scale
 
 _E = ElementType
 _TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
@@ -48,6 +50,38 @@ def _eight_bit_fits(problem: Problem, _: Mapping[str, int], device: DeviceTraits
     return None
 
 
+_BLOCK_MULTIPLE = 4
+_SCALES_BY_LINE = (9, 0)
+"""The one compute capability on which factors are more than one number: cuBLAS documentation, "Scaling Mode Support Overview"."""
+
+
+def _scales_exist(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
+    scale, s, has = problem.scale, problem.shape, device.compute_capability
+    if scale is Scale.NONE:
+        return None
+    if problem.types.ab not in EIGHT_BIT_FLOATS:
+        return f"has scale={scale} for 8-bit floats only, not for {problem.types.ab}"
+    if problem.batch != 1:
+        # One scalar would be that of all its matrices. Where the vectors and blocks of a batch lie is not documented.
+        return f"has scale={scale} for one product only: batch must be 1, not {problem.batch}"
+    if scale is Scale.TENSOR:
+        return None
+    if has is not None and has != _SCALES_BY_LINE:
+        return f"has scale={scale} on compute capability 9.0 only, the device has {has[0]}.{has[1]}"
+    if scale is not Scale.ROW and (s.m % _BLOCK_MULTIPLE or s.n % _BLOCK_MULTIPLE):
+        return f"needs m and n to be multiples of {_BLOCK_MULTIPLE} for scale={scale}, not {s}"
+    return None
+
+
+def _fuses(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
+    fused, types = problem.fused, problem.types
+    if fused is not Fusion.NONE and types.ab is _E.I8:
+        return f"fuses no operations into products of i8: fused must be none, not {fused}"
+    if fused.bias and types.ab in EIGHT_BIT_FLOATS and types.cd is _E.F32:
+        return f"adds a bias of bf16 to {types}, and fused={fused} means one of f32: use f16 or bf16 for D"
+    return None
+
+
 CUBLASLT = KernelFamily(
     name="cublaslt",
     kind=DeviceKind.CUDA,
@@ -57,5 +91,7 @@ CUBLASLT = KernelFamily(
     meaning="the vendor's library, its own heuristic choice or its n-th algorithm",
     parameters=(Parameter(name="algorithm", values=range(256), default=0, meaning="rank in the heuristic's list"),),
     batched=True,
-    rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits),
+    scales=tuple(Scale),
+    fusions=tuple(f for f in Fusion if f.activation is not Activation.SILU),
+    rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits, _scales_exist, _fuses),
 )

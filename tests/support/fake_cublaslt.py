@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.fake_cuda import FakeCupy, at_address
+from farm.gemm import ElementType
+from support.fake_cuda import FakeCupy, at_address, gelu
+from workers.measure.elements import STORAGE, decode, encode
+
+E = ElementType
 
 
 class LtError(Exception):
@@ -42,6 +46,22 @@ class Cluster(IntEnum):
     SHAPE_2x1x1 = 3
 
 
+class MatrixScale(IntEnum):
+    SCALAR_32F = 0
+    OUTER_VEC_32F = 3
+    VEC128_32F = 4
+    BLK128x128_32F = 5
+
+
+class Epilogue(IntEnum):
+    DEFAULT = 1
+    RELU = 2
+    BIAS = 4
+    RELU_BIAS = 6
+    GELU = 32
+    GELU_BIAS = 36
+
+
 CHOSEN = {"ID": 66, "SPLITK_NUM": 1, "REDUCTION_SCHEME": 0, "CTA_SWIZZLING": 0, "CUSTOM_OPTION": 7}
 CHOSEN |= {"TILE_ID": 24, "STAGES_ID": 35, "CLUSTER_SHAPE_ID": 999}
 
@@ -63,6 +83,7 @@ class FakeLt:
 
     cuBLASLtError = LtError
     MatmulTile, MatmulStages, ClusterShape = Tile, Stages, Cluster
+    MatmulMatrixScale, Epilogue = MatrixScale, Epilogue
     MatmulDescAttribute = MatmulPreferenceAttribute = MatmulAlgoConfigAttribute = MatrixLayoutAttribute = Attributes()
 
     def __init__(self) -> None:
@@ -87,7 +108,9 @@ class FakeLt:
         return 130100
 
     def attribute_type(self, name: str) -> Any:
-        return np.int64 if name == "STRIDED_BATCH_OFFSET" else np.int32
+        if name.endswith("_POINTER"):
+            return np.uint64
+        return np.int64 if name in ("STRIDED_BATCH_OFFSET", "BIAS_BATCH_STRIDE") else np.int32
 
     get_matmul_desc_attribute_dtype = get_matmul_preference_attribute_dtype = attribute_type
     get_matmul_algo_config_attribute_dtype = get_matrix_layout_attribute_dtype = attribute_type
@@ -120,8 +143,28 @@ class FakeLt:
         self.multiplied.append(arguments)
 
 
+ELEMENTS = {0: E.F32, 1: E.F64, 2: E.F16, 14: E.BF16, 28: E.F8E4M3, 29: E.F8E5M2}
+"""The types of cudaDataType_t that `ComputingLt` computes."""
+
+
+def each_factor(mode: MatrixScale, address: int, lines: int, k: int) -> Any:
+    """The factor of each element, [lines, k], from where cuBLASLt documents the factors of blocks to lie."""
+    groups, blocks = -(-k // 128), -(-lines // 128)
+    match mode:
+        case MatrixScale.SCALAR_32F:
+            return at_address(address, 1, np.float32)
+        case MatrixScale.OUTER_VEC_32F:
+            return at_address(address, lines, np.float32)[:, None]
+        case MatrixScale.VEC128_32F:
+            return at_address(address, groups * lines, np.float32).reshape(groups, lines).T.repeat(128, 1)[:, :k]
+        case MatrixScale.BLK128x128_32F:
+            padded = -(-groups // 4) * 4
+            lies = at_address(address, blocks * padded, np.float32).reshape(blocks, padded)
+            return lies.repeat(128, 0).repeat(128, 1)[:lines, :k]
+
+
 class ComputingLt(FakeLt):
-    """Computes f32 and f64 with NumPy, at the addresses and in the layouts that it is given."""
+    """Computes with NumPy, at the addresses and in the layouts that it is given."""
 
     def __init__(self, cupy: FakeCupy) -> None:
         super().__init__()
@@ -131,31 +174,61 @@ class ComputingLt(FakeLt):
         self.gemm: Callable[[Any, Any], Any] = lambda a, b: a @ b
 
     def _columns(self, layout: int, address: int, number: int) -> Any:
-        """A matrix of a batch, by columns."""
+        """The elements of a matrix of a batch, by columns."""
         described = self.described[layout]
         kind, rows, columns, leading = described.made_of
-        dtype = {0: np.float32, 1: np.float64}[kind]
+        dtype = STORAGE[ELEMENTS[kind]]
         stride = described.attributes.get("STRIDED_BATCH_OFFSET", 0)
         first = address + number * stride * np.dtype(dtype).itemsize
         return at_address(first, leading * columns, dtype).reshape(columns, leading).T[:rows]
 
+    def _type(self, layout: int) -> ElementType:
+        return ELEMENTS[self.described[layout].made_of[0]]
+
+    def _operand(self, layout: int, address: int, number: int, transposed: int) -> Any:
+        """An operand of the product, as numbers."""
+        elements = self._columns(layout, address, number)
+        kind = self._type(layout)
+        numbers = elements if kind in (E.F32, E.F64) else decode(kind, elements)
+        return numbers.T if transposed else numbers
+
+    def _scaled(self, numbers: Any, operation: dict[str, int], name: str) -> Any:
+        """An operand with its lines along the first axis, times its factors."""
+        address, mode = operation.get(f"{name}_SCALE_POINTER", 0), operation.get(f"{name}_SCALE_MODE", 0)
+        return numbers * each_factor(MatrixScale(mode), address, *numbers.shape) if address else numbers
+
+    def _fused(self, result: Any, operation: dict[str, int], kind: ElementType, number: int) -> Any:
+        epilogue = Epilogue(operation.get("EPILOGUE", Epilogue.DEFAULT))
+        if epilogue & Epilogue.BIAS:
+            dtype = STORAGE[kind]
+            first = (
+                operation["BIAS_POINTER"] + number * operation.get("BIAS_BATCH_STRIDE", 0) * np.dtype(dtype).itemsize
+            )
+            result = result + decode(kind, at_address(first, len(result), dtype)).astype(result.dtype)[:, None]
+        if epilogue & Epilogue.RELU:
+            result = np.maximum(result, 0)
+        return gelu(result) if epilogue & Epilogue.GELU else result
+
     def matmul(self, *arguments: Any) -> None:
         _, description, alpha, x, first, y, second, beta, c, of_c, d, of_d, *_ = arguments
-        operation = self.described[description].attributes
+        # What is set later is for later launches.
+        operation = dict(self.described[description].attributes)
         batches = {self.described[layout].attributes.get("BATCH_COUNT", 1) for layout in (first, second, of_c, of_d)}
         (batch,) = batches
+        kind = self._type(of_d)
 
         def run() -> None:
             for number, place in self.products(batch):
-                left, right = self._columns(first, x, number), self._columns(second, y, number)
-                left = left.T if operation["TRANSA"] else left
-                right = right.T if operation["TRANSB"] else right
-                scalar = left.dtype.type
+                left = self._scaled(self._operand(first, x, number, operation["TRANSA"]), operation, "A")
+                right = self._scaled(self._operand(second, y, number, operation["TRANSB"]).T, operation, "B").T
+                scalar = np.float64 if kind is E.F64 else np.float32
                 # The row-major product, as `FakeCupy` computes it.
                 result = at_address(alpha, 1, scalar)[0] * self.gemm(right.T, left.T).T
                 if at_address(beta, 1, scalar)[0]:
-                    result = result + at_address(beta, 1, scalar)[0] * self._columns(of_c, c, number)
-                self._columns(of_d, d, place)[...] = result
+                    addend = self._operand(of_c, c, number, 0)
+                    result = result + at_address(beta, 1, scalar)[0] * addend
+                result = self._fused(result, operation, kind, number)
+                self._columns(of_d, d, place)[...] = encode(kind, result)
 
         if self._cupy.capturing is not None:
             self._cupy.capturing.append(run)

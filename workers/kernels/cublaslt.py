@@ -1,8 +1,9 @@
 """The `cublaslt` family: NVIDIA's library through nvmath-python's low-level bindings, which a graph can capture.
 
 cuBLASLt uses column-major order. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
-no element is moved. A batch is one launch with strides: its heuristic is asked with the batch, and may choose otherwise than
-for one product. The configuration's `algorithm` is a rank in the list that its heuristic gives for a problem.
+no element is moved. The same holds for scale factors, and a bias along our rows is one along its columns. A batch is one launch
+with strides. The heuristic is asked with batch, scale factors and fused operations, and may choose otherwise than without them.
+The configuration's `algorithm` is a rank in the list that the heuristic gives for a problem.
 
 The bindings are imported when the first configuration is bound, and not before.
 """
@@ -19,9 +20,11 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidOnDevice, MeasurementFailed
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.installing import INSTALL
 from farm.kernels import Configuration
+from farm.scale import Blocks, Scale
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.measure.elements import STORAGE
 
@@ -34,6 +37,23 @@ _DATA_TYPES = {E.F64: 1, E.F32: 0, E.TF32: 0, E.F16: 2, E.BF16: 14, E.F8E4M3: 28
 """cudaDataType_t of library_types.h."""
 
 _OP_N, _OP_T = 0, 1  # cublasOperation_t
+
+_SCALE_MODES = {
+    Blocks(None, None): "SCALAR_32F",
+    Blocks(1, None): "OUTER_VEC_32F",
+    Blocks(1, 128): "VEC128_32F",
+    Blocks(128, 128): "BLK128x128_32F",
+}
+"""The names in cublasLtMatmulMatrixScale_t."""
+
+_EPILOGUES = {
+    Fusion.BIAS: "BIAS",
+    Fusion.RELU: "RELU",
+    Fusion.GELU: "GELU",
+    Fusion.BIAS_RELU: "RELU_BIAS",
+    Fusion.BIAS_GELU: "GELU_BIAS",
+}
+"""The names in cublasLtEpilogue_t."""
 
 _CONFIGURATION = {
     "algorithm_id": "ID",
@@ -60,7 +80,7 @@ def roundings(configuration: Mapping[str, Any]) -> int:
 
     In place, each slice is added to D (cuBLAS documents "reduction is performed in-place using the output buffer"). Partial
     sums in the type of D are fractions of the result, so that all their errors together are those of one more rounding.
-    Otherwise partial sums are kept in the compute type.
+    Otherwise partial sums are kept in the compute type. Fused operations follow the sum of all slices.
     """
     slices = max(1, int(configuration["split_k"]))
     return {_IN_PLACE: slices, _OUTPUT_TYPE: min(slices, 2)}.get(configuration["reduction_scheme"], 1)
@@ -173,6 +193,17 @@ class _Library:
         held = np.array([value], self.lt.get_matmul_desc_attribute_dtype(attribute))
         self.lt.matmul_desc_set_attribute(description, attribute, held.ctypes.data, held.nbytes)
 
+    def set_scale_and_fused(self, description: int, problem: Problem) -> None:
+        """Says how A and B are scaled, and what is fused."""
+        # The library's first operand is our B.
+        for name, blocks in (("A", problem.scale.of_b), ("B", problem.scale.of_a)):
+            if blocks is not None:
+                self.set_description(description, f"{name}_SCALE_MODE", self.lt.MatmulMatrixScale[_SCALE_MODES[blocks]])
+        if problem.fused is not Fusion.NONE:
+            self.set_description(description, "EPILOGUE", self.lt.Epilogue[_EPILOGUES[problem.fused]])
+        if problem.fused.bias and problem.batch != 1:
+            self.set_description(description, "BIAS_BATCH_STRIDE", problem.shape.n)
+
     def offered(self, description: int, layouts: tuple[int, int, int], wanted: int) -> Any:
         """Up to that many algorithms of its heuristic, the most promising first. Empty where it supports none."""
         lt = self.lt
@@ -226,6 +257,29 @@ def _name_in(kinds: Any, number: int) -> str | None:
         return None
 
 
+def _addresses_of(problem: Problem) -> dict[int, str]:
+    """The attributes that are addresses of factors and bias, each with its place in `Placement.added`."""
+    scaled = {} if problem.scale is Scale.NONE else {0: "B_SCALE_POINTER", 1: "A_SCALE_POINTER"}
+    return {**scaled, 2: "BIAS_POINTER"} if problem.fused.bias else scaled
+
+
+class _AddedAddresses:
+    """Addresses that a description holds, and that differ between operand sets. The library reads them when it launches."""
+
+    def __init__(self, library: _Library, description: int, names: Mapping[int, str]) -> None:
+        self._set, self._description = library.lt.matmul_desc_set_attribute, description
+        self._held = np.zeros(3, np.uint64)
+        first, size = int(self._held.ctypes.data), self._held.itemsize
+        self._attributes = [
+            (library.lt.MatmulDescAttribute[name], first + place * size, size) for place, name in names.items()
+        ]
+
+    def set(self, added: tuple[int, int, int]) -> None:
+        self._held[:] = added
+        for attribute in self._attributes:
+            self._set(self._description, *attribute)
+
+
 class _BoundCublasLt:
     capturable = True
     # The library gives the same bits in every run of one version on one type of card. Slices of k are added up in a
@@ -242,6 +296,8 @@ class _BoundCublasLt:
         self._description = lt.matmul_desc_create(
             int(library.compute_types[compute_type(problem)]), _DATA_TYPES[types.acc]
         )
+        names = _addresses_of(problem)
+        self._added = _AddedAddresses(library, self._description, names) if names else None
         self._layouts: tuple[int, int, int] = (
             library.layout(types.ab.of_b, first),
             library.layout(types.ab.of_a, second),
@@ -253,6 +309,9 @@ class _BoundCublasLt:
             if problem.batch != 1:
                 for layout, matrix in zip(self._layouts, (first, second, result), strict=True):
                     library.set_batch(layout, matrix, problem.batch)
+            library.set_scale_and_fused(self._description, problem)
+            if self._added is not None:
+                self._added.set(placement.added(0))  # the heuristic looks at which are set, and at their alignment
             offered = library.offered(self._description, self._layouts, rank + 1)
             if len(offered) <= rank:
                 raise InvalidOnDevice(why=_why_none(problem, len(offered), rank))
@@ -266,7 +325,8 @@ class _BoundCublasLt:
         self._addresses = tuple(int(array.ctypes.data) for array in held)
         self._configuration = library.configuration_of(self._algorithm)
         self.roundings = roundings(self._configuration)
-        given = (str(types), str(problem.layout), compute_type(problem))
+        added = [name for name in (problem.scale, problem.fused) if name != "none"]
+        given = (str(types), str(problem.layout), compute_type(problem), *map(str, added))
         named = repr((library.version, given, self._configuration))
         self.hash = hashlib.sha256(f"cublaslt {named}".encode()).hexdigest()
 
@@ -275,6 +335,8 @@ class _BoundCublasLt:
         library = self._library
         first, second, result = self._layouts
         alpha, beta, algorithm = self._addresses
+        if self._added is not None:
+            self._added.set(self._placement.added(index))
         # If beta is 0 there is no C, but the library needs a valid address.
         library.lt.matmul(
             library.handle, self._description, alpha, b, first, a, second, beta, c or d, result, d, result, algorithm,
@@ -299,7 +361,7 @@ class _BoundCublasLt:
 def _why_none(problem: Problem, offered: int, rank: int) -> str:
     if offered:
         return f"cublaslt: its heuristic offers {offered} algorithms here, so no algorithm has rank {rank}"
-    batch = "" if problem.batch == 1 else f" in batches of {problem.batch}"
-    return (
-        f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape}{batch} here"
-    )
+    more = "" if problem.batch == 1 else f" in batches of {problem.batch}"
+    more += "" if problem.scale is Scale.NONE else f" with scale={problem.scale}"
+    more += "" if problem.fused is Fusion.NONE else f" with fused={problem.fused}"
+    return f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape}{more} here"
