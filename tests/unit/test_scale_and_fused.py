@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadConfiguration, BadFusion, BadScale
 from farm.fusion import Activation, Fusion
 from farm.gemm import ADDED_COLUMNS, ElementTypes, Problem, Shape
-from farm.kernels import Configuration
+from farm.kernels import FAMILIES, Configuration
 from farm.scale import Scale
 
 BOTH = "cublaslt(algorithm=0) 128x256x64 f8e4m3:bf16:f32 nt alpha=1 beta=0 batch=8 scale=1x128:128x128 fused=bias+gelu"
@@ -89,3 +92,21 @@ def test_a_family_without_them_refuses_them() -> None:
     assert why == "tiled has no scale=row, only none"
     why = Configuration.parse("cutlass() 64 f16 fused=silu").why_invalid(CARD)
     assert why == "cutlass has no fused=silu, only none"
+
+
+def test_the_document_s_table_says_which_family_computes_what() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "problems.md").read_text()
+    head, *rows = re.findall(r"^\| .* \|$", text.split("## What computes what")[1].split("\n\n")[1], flags=re.MULTILINE)
+    names = re.findall(r"`(\w+)`", head)
+    runs = {name: family for name, family in FAMILIES.items() if family.worker is not None}
+    assert set(names) == set(runs)
+    told: dict[str, dict[str, bool]] = {}
+    for kind, *cells in (row.strip("| ").split(" | ") for row in rows):
+        has = {name: cell != "no" for name, cell in zip(names, cells, strict=True)}
+        field = kind.strip("`").split("=")[0]
+        told |= {f"{field} {value}": has for value in re.findall(r"[\w+:]+(?=`)", kind)} or {kind: has}
+    for name, family in runs.items():
+        assert told["batch"][name] == family.batched
+        for field, values, known in (("scale", Scale, family.scales), ("fused", Fusion, family.fusions)):
+            for value in values:
+                assert value == "none" or told[f"{field} {value}"][name] == (value in known)
