@@ -25,10 +25,10 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from benchmarks.common import first_card, markdown, write
+from benchmarks.torch_graph import TorchGraph, cold_sets
 from farm.errors import FarmError
 from farm.kernels import Configuration
 from farm.measurement import Measurement, MeasuringRules
@@ -52,9 +52,6 @@ KERNELS = (
     "128x8192x512 f16:f16:f32",
 )
 
-REST_SECONDS = 1.0
-BURST_MS, SETTLED_SECONDS = (2.0, 20.0), 1.0
-REPLAY_MS = 1.0
 HELD = 0.02
 """A settled time that is so much above the burst time is that of a kernel that the limiter holds."""
 
@@ -72,81 +69,37 @@ WAYS: dict[str, MeasuringRules] = {
 }
 
 
-class Torch:
-    """One GEMM of PyTorch's, as a graph over operand sets."""
+def torch_gemm(torch: Any, configuration: Configuration, l2_bytes: int) -> TorchGraph:
+    """The same GEMM of PyTorch's."""
+    types, s = configuration.problem.types, configuration.problem.shape
+    kind = types.ab.of_a.value
+    made_as = {
+        "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64, "f8e4m3": torch.float8_e4m3fn,
+        "i8": torch.int8,
+    }.get(kind, torch.float32)  # fmt: skip
+    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+    torch.backends.cuda.preferred_blas_library("cublaslt")  # whose heuristic the farm asks, too
 
-    def __init__(self, torch: Any, configuration: Configuration, l2_bytes: int) -> None:
-        self._torch = torch
-        types, s = configuration.problem.types, configuration.problem.shape
-        kind = types.ab.of_a.value
-        made_as = {
-            "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64, "f8e4m3": torch.float8_e4m3fn,
-            "i8": torch.int8,
-        }.get(kind, torch.float32)  # fmt: skip
-        torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
-        torch.backends.cuda.preferred_blas_library("cublaslt")  # whose heuristic the farm asks, too
-        one_set = (s.m * s.k + s.k * s.n) * types.ab.bytes + s.m * s.n * types.cd.bytes
-        sets = max(2, -(-2 * l2_bytes // one_set))
+    def filled(*extents: int) -> Any:
+        if made_as is torch.int8:
+            return torch.randint(-127, 128, extents, device="cuda", dtype=torch.int8)
+        wide = torch.rand(extents, device="cuda", dtype=torch.float64 if kind == "f64" else torch.float32)
+        return (wide * 2 - 1).to(made_as)
 
-        def filled(*extents: int) -> Any:
-            if made_as is torch.int8:
-                return torch.randint(-127, 128, extents, device="cuda", dtype=torch.int8)
-            wide = torch.rand(extents, device="cuda", dtype=torch.float64 if kind == "f64" else torch.float32)
-            return (wide * 2 - 1).to(made_as)
+    transposed = configuration.problem.layout.b_transposed
+    operands = [
+        (filled(s.m, s.k), filled(s.n, s.k).t() if transposed else filled(s.k, s.n))
+        for _ in range(cold_sets(configuration.problem.operand_bytes, l2_bytes))
+    ]
+    return TorchGraph(torch, _call(torch, kind), operands)
 
-        transposed = configuration.problem.layout.b_transposed
-        operands = [
-            (filled(s.m, s.k), filled(s.n, s.k).t() if transposed else filled(s.k, s.n)) for _ in range(min(sets, 256))
-        ]
-        call = self._call(kind)
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            outputs = [call(a, b) for a, b in operands]
-            stream.synchronize()
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            before.record()
-            call(*operands[-1])
-            after.record()
-            stream.synchronize()
-            rough_ms = max(before.elapsed_time(after), 0.002)
-            self.launches = max(1, round(REPLAY_MS / rough_ms))
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=stream):
-                kept = [call(*operands[index % len(operands)]) for index in range(self.launches)]
-        self._stream, self._keep = stream, (operands, outputs, kept)
 
-    def _call(self, kind: str) -> Callable[[Any, Any], Any]:
-        torch = self._torch
-        if kind == "f8e4m3":
-            one = torch.ones((), device="cuda")
-            return lambda a, b: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        multiply: Callable[[Any, Any], Any] = torch._int_mm if kind == "i8" else torch.matmul
-        return multiply
-
-    def times(self, seconds: float) -> tuple[float, float | None]:
-        """The burst time after a rest, and the settled time where the load is long enough for one, in ms."""
-        torch = self._torch
-        torch.cuda.synchronize()
-        time.sleep(REST_SECONDS)
-        events: list[Any] = []
-        with torch.cuda.stream(self._stream):
-            began = time.perf_counter()
-            while time.perf_counter() - began < seconds:
-                events.append(torch.cuda.Event(enable_timing=True))
-                events[-1].record()
-                self._graph.replay()
-                while len(events) > 20 and not events[-20].query():
-                    time.sleep(0.0002)
-            self._stream.synchronize()
-        at_ms = [events[0].elapsed_time(event) for event in events]
-        first = [
-            (end - begin) / self.launches
-            for begin, end in pairwise(at_ms)
-            if begin >= BURST_MS[0] and end <= BURST_MS[1]
-        ] or [at_ms[1] / self.launches]
-        late = [at for at in at_ms if at >= 1e3 * SETTLED_SECONDS]
-        settled = (late[-1] - late[0]) / (len(late) - 1) / self.launches if len(late) > 10 else None
-        return statistics.median(first), settled
+def _call(torch: Any, kind: str) -> Callable[[Any, Any], Any]:
+    if kind == "f8e4m3":
+        one = torch.ones((), device="cuda")
+        return lambda a, b: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    multiply: Callable[[Any, Any], Any] = torch._int_mm if kind == "i8" else torch.matmul
+    return multiply
 
 
 def off(found: float | None, truth: float) -> float | None:
@@ -235,7 +188,7 @@ def main() -> None:
             line: Configuration.parse(f"cublaslt(algorithm=0) {line}") for line in KERNELS[: asked.kernels]
         }
         for line, configuration in configurations.items():
-            gemm = Torch(torch, configuration, device.identity.traits.l2_bytes)
+            gemm = torch_gemm(torch, configuration, device.identity.traits.l2_bytes)
             bursts = [gemm.times(0.05)[0] for _ in range(2)]
             burst_ms, settled_ms = gemm.times(asked.seconds)
             assert settled_ms is not None

@@ -18,9 +18,10 @@ from benchmarks import cutlass_profiler as profiler
 from benchmarks import cutlass_vs_cublaslt as beside_library
 from benchmarks import duty, recordings
 from benchmarks import paper_tiled as paper
+from benchmarks import problem_kinds as kinds
 from farm.campaign import load
 from farm.devices import traits_of_capability
-from farm.gemm import Problem
+from farm.gemm import ADDED_COLUMNS, Problem
 from farm.kernels import Configuration
 from workers.kernels.tiled import TiledKernel
 
@@ -390,3 +391,24 @@ def test_the_library_is_asked_for_the_problems_of_a_sweep_alone():
     assert len(asked) == 16 * 36
     assert {str(c.kernel) for c in asked} == {"cublaslt(algorithm=0)"}
     assert {c.problem for c in asked} == {c.problem for c in sweep.expand()}
+
+
+# --- kinds of problems -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_every_kind_of_problem_exists_on_hopper(kind: str) -> None:
+    for line in kinds.KINDS[kind]:
+        configuration = Configuration.parse(f"cublaslt(algorithm=0) {line}")
+        assert configuration.why_invalid(traits_of_capability((9, 0))) is None
+        columns = configuration.columns()
+        assert [name for name, value in ADDED_COLUMNS.items() if columns[name] != value] == [kind]
+
+
+def test_only_times_of_the_same_kernel_must_agree() -> None:
+    def row(ratio: float, *, same: bool = True) -> dict[str, Any]:
+        return {"ratio": ratio, "same_kernel": same}
+
+    found = kinds.figures({"batch": [row(0.98), row(1.01), row(1.5, same=False)], "fused": [row(0.5, same=False)]})
+    assert found["batch"] == {"problems": 3, "same_kernel": 2, "worst_pct": 2.0, "median_pct": 1.5}
+    assert found["fused"] == {"problems": 1, "same_kernel": 0, "worst_pct": None, "median_pct": None}

@@ -1,0 +1,228 @@
+"""Do batches, FP8 with scale factors and fused operations take as long in the farm as in PyTorch on the same card?
+
+    python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused]         on a card, with PyTorch 2.10 or newer
+
+The farm measures cuBLASLt's own choice. PyTorch computes the same problem with
+
+  batch    torch.bmm
+  scale    torch._scaled_mm, without fast accumulation: by tensor, by row, and by blocks of 1x128 and 128x128
+  fused    torch.addmm with a bias, and torch._addmm_activation with a bias and relu or gelu. It fuses no activation without a bias.
+
+from a graph over as many operand sets as cover the L2 twice, and prefers cuBLASLt. In each round, in shuffled order, both measure each
+problem once, in random order: the burst time after a rest. The ratio of a problem is the farm's time over PyTorch's, median over
+rounds, with the smallest and the largest. torch.profiler names the kernels of both: only where they are the same must the
+times agree. A problem that one of both lacks is told with its error.
+
+Figures: for each kind, `problems`, `same_kernel`, and over problems with the same kernel `worst_pct` and `median_pct`, the distance of
+the ratio from 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.common import first_card, markdown, write
+from benchmarks.torch_graph import TorchGraph, cold_sets
+from farm.errors import FarmError
+from farm.fusion import Activation
+from farm.gemm import Problem
+from farm.kernels import Configuration
+from farm.measurement import MeasuringRules
+from farm.operands import OperandRules
+from farm.scale import Blocks
+
+BATCHES = (
+    "128x128x128 f16 nt batch=1024",
+    "512x512x128 bf16 nt batch=64",
+    "512x128x512 bf16 nn batch=64",
+    "8x2048x128 bf16 nt batch=512",
+    "16x1536x2048 bf16 nt batch=128",
+    "256x256x256 f32 nn batch=64",
+)
+
+SCALED = tuple(
+    f"{shape} f8e4m3 nt scale={scale}"
+    for shape in ("64x4096x7168", "512x7168x2048", "4096x4096x7168", "4096x28672x8192")
+    for scale in ("tensor", "row", "1x128", "1x128:128x128")
+)
+
+FUSED = tuple(
+    f"{shape} nt fused={fused}"
+    for shape in ("64x16384x4096 bf16", "512x4096x4096 f16", "4096x16384x4096 bf16", "1024x1024x1024 f32")
+    for fused in ("bias", "bias+relu", "bias+gelu")
+)
+
+KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED}
+
+ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id")
+"""Details of a row that say what cuBLASLt chose."""
+
+REST_SECONDS = 0.5
+LOAD_SECONDS = 0.05
+
+
+def torch_types(torch: Any) -> Mapping[str, Any]:
+    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn}
+
+
+def factors(torch: Any, blocks: Blocks, lines: int, k: int) -> Any:
+    """[blocks of lines, blocks along k], as `_scaled_mm` wants them: those of 1x128 lie line by line, others along k."""
+    across, along = blocks.counts(lines, k)
+    numbers = torch.rand((across, along), device="cuda") * 1.5 + 0.5
+    return numbers.t().contiguous().t() if blocks == Blocks(1, 128) else numbers
+
+
+def operand_set(torch: Any, problem: Problem) -> tuple[Any, ...]:
+    """What `call_of` takes: A, B, and factors or a bias."""
+    s, types, scale = problem.shape, torch_types(torch), problem.scale
+    batch = () if problem.batch == 1 else (problem.batch,)
+
+    def filled(kind: str, *extents: int) -> Any:
+        return (torch.rand((*batch, *extents), device="cuda") * 2 - 1).to(types[kind])
+
+    a = filled(problem.types.ab, s.m, s.k)
+    b = filled(problem.types.ab, s.n, s.k).mT if problem.layout.b_transposed else filled(problem.types.ab, s.k, s.n)
+    if scale.of_a is not None and scale.of_b is not None:
+        return a, b, factors(torch, scale.of_a, s.m, s.k), factors(torch, scale.of_b, s.n, s.k).t()
+    return (a, b, filled(problem.types.cd, s.n)) if problem.fused.bias else (a, b)
+
+
+def call_of(torch: Any, problem: Problem) -> Callable[..., Any]:
+    """PyTorch's function for a problem of this benchmark."""
+    out = torch_types(torch)[problem.types.cd]
+    if problem.batch != 1:
+        batched: Callable[..., Any] = torch.bmm
+        return batched
+    if problem.scale.of_a is not None:
+        return lambda a, b, of_a, of_b: torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=out)
+    if problem.fused.activation is None:
+        return lambda a, b, bias: torch.addmm(bias, a, b)
+    gelu = problem.fused.activation is Activation.GELU
+    return lambda a, b, bias: torch._addmm_activation(bias, a, b, use_gelu=gelu)
+
+
+def kernels_of(torch: Any, launch: Callable[[], object]) -> list[str]:
+    """The names of the kernels that it launches."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        launch()
+        torch.cuda.synchronize()
+    on_card = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return sorted({name for name in on_card if not name.startswith(("Memset", "Memcpy"))})
+
+
+class Pair:
+    """A problem, measured by the farm and by PyTorch."""
+
+    def __init__(self, torch: Any, device: Any, line: str) -> None:
+        self.line, self._device = line, device
+        self.configuration = Configuration.parse(f"cublaslt(algorithm=0) {line}")
+        problem = self.configuration.problem
+        call = call_of(torch, problem)
+        sets = cold_sets(problem.operand_bytes, device.identity.traits.l2_bytes)
+        operands = [operand_set(torch, problem) for _ in range(sets)]
+        self._graph = TorchGraph(torch, call, operands)
+        self.torch_kernels = kernels_of(torch, lambda: call(*operands[0]))
+        with device.replaying(self.configuration, OperandRules()) as work:
+            self.farm_kernels = kernels_of(torch, lambda: work.kernel.launch(0))
+        self.farm_ms: list[float] = []
+        self.torch_ms: list[float] = []
+        self.algorithm: dict[str, Any] = {}
+
+    def measure(self, chance: random.Random) -> None:
+        """Both, once, in random order. Raises `FarmError` and keeps neither."""
+        by_torch_first = chance.random() < 0.5
+        torch_ms = self._by_torch() if by_torch_first else None
+        row = self._device.measure(self.configuration, MeasuringRules())
+        self.torch_ms.append(self._by_torch() if torch_ms is None else torch_ms)
+        self.farm_ms.append(row.runtime_burst_ms)
+        self.algorithm = {name: row.details.get(name) for name in ALGORITHM}
+
+    def _by_torch(self) -> float:
+        return self._graph.times(LOAD_SECONDS, REST_SECONDS)[0]
+
+    def row(self) -> dict[str, Any]:
+        ratios = [farm / other for farm, other in zip(self.farm_ms, self.torch_ms, strict=True)]
+        return {
+            "problem": self.line, "farm_ms": statistics.median(self.farm_ms), "torch_ms": statistics.median(self.torch_ms),
+            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+            "same_kernel": self.farm_kernels == self.torch_kernels, "farm_kernels": self.farm_kernels,
+            "torch_kernels": self.torch_kernels, "algorithm": self.algorithm,
+        }  # fmt: skip
+
+
+def figures(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Of each kind."""
+    said: dict[str, Any] = {}
+    for kind, of_kind in rows.items():
+        off = [100 * abs(row["ratio"] - 1) for row in of_kind if row["same_kernel"]]
+        said[kind] = {
+            "problems": len(of_kind),
+            "same_kernel": len(off),
+            "worst_pct": round(max(off), 2) if off else None,
+            "median_pct": round(statistics.median(off), 2) if off else None,
+        }
+    return said
+
+
+def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    columns = ["problem", "farm ms", "PyTorch ms", "ratio", "smallest", "largest", "same kernel"]
+    return markdown(
+        columns,
+        [
+            [
+                row["problem"], f"{row['farm_ms']:.5f}", f"{row['torch_ms']:.5f}",
+                *(f"{row[name]:.3f}" for name in ("ratio", "ratio_min", "ratio_max")), "yes" if row["same_kernel"] else "no",
+            ]
+            for of_kind in rows.values()
+            for row in of_kind
+        ],
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of batch, scale and fused, separated by commas")
+    asked = parser.parse_args()
+    kinds = asked.kinds.split(",")
+    if unknown := set(kinds) - set(KINDS):
+        parser.error(f"--kinds: {', '.join(sorted(unknown))}: use {', '.join(KINDS)}")
+    chance, began = random.Random(7), time.perf_counter()
+    pairs: dict[str, list[Pair]] = {kind: [] for kind in kinds}
+    failed: dict[str, str] = {}
+    with first_card() as device:
+        import torch
+
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.preferred_blas_library("cublaslt")  # whose heuristic the farm asks, too
+        for kind in kinds:
+            for line in KINDS[kind]:
+                try:
+                    pairs[kind].append(Pair(torch, device, line))
+                except (FarmError, RuntimeError, ValueError) as error:
+                    failed[line] = str(error).splitlines()[0]
+                    print(f"{line}: {failed[line]}", file=sys.stderr)
+        print(f"prepared: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        every = [pair for of_kind in pairs.values() for pair in of_kind]
+        for number in range(asked.rounds):
+            for pair in chance.sample(every, len(every)):
+                try:
+                    pair.measure(chance)
+                except FarmError as error:
+                    print(f"round {number}, {pair.line}: {error}", file=sys.stderr)
+            print(f"round {number}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        version = torch.__version__
+    rows = {kind: [pair.row() for pair in of_kind if pair.farm_ms] for kind, of_kind in pairs.items()}
+    said = {**figures(rows), "torch": version, "failed": failed, "rows": rows}
+    write("problem_kinds", said, table(rows), repetitions=asked.rounds)
+
+
+if __name__ == "__main__":
+    main()
