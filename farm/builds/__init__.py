@@ -26,9 +26,12 @@ def installed_toolchains(settings: Settings) -> tuple[Toolchain, ...]:
 
 
 def _is_installed(toolchain: Toolchain, versions: Versions) -> bool:
-    if importlib.util.find_spec(toolchain.module) is None:
+    if not toolchain.exact:
+        return importlib.util.find_spec(toolchain.module) is not None
+    try:
+        return importlib.metadata.version(toolchain.module) == versions[toolchain.parts[0]]
+    except importlib.metadata.PackageNotFoundError:
         return False
-    return not toolchain.exact or importlib.metadata.version(toolchain.module) == versions[toolchain.parts[0]]
 
 
 def slots_of(settings: Settings) -> int:

@@ -117,6 +117,12 @@ def test_another_version_does_not_count_as_installed(tmp_path: Path, monkeypatch
     assert compiler_of(TRITON, versions_of(chosen)).versions == {"triton": "3.5.1+cpu"}
 
 
+def test_a_folder_of_its_name_is_not_triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "triton").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert TRITON not in installed_toolchains(Settings(home=tmp_path))
+
+
 def test_without_it_a_host_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(CompilerMissing, match=r"there is no Triton.*\[triton\]"):
