@@ -103,7 +103,9 @@ class Role(StrEnum):
 
     READ = "read"  # look at everything, ask models
     SUBMIT = "submit"  # and submit campaigns within a quota; pause, resume, cancel and retry its own
-    OPERATE = "operate"  # and steer campaigns of others, take devices out of work and back, delete and restore
+    OPERATE = (
+        "operate"  # and steer campaigns of others, bring kernels, take devices out of work and back, delete and restore
+    )
     ADMIN = "admin"  # and manage tokens, sessions and the logins of worker hosts, and trim the audit
 
     def may(self, needed: Role) -> bool:

@@ -30,10 +30,11 @@ from farm.errors import BadRole, RoleRefused
 from farm.services import ServiceUrls
 from farm.variables import WORKER_DEVICE_ID
 from support import worker_role
-from support.batch_steps import land, leased
+from support.batch_steps import form, land, leased
 from support.homes import environment, eventually
 from support.kernel_builds import awaited, binary_of, build, leased_of, let_go, source, wanted
 from support.logins import logs_in
+from support.own_kernels import block_of, defined
 from support.programs import COORDINATOR, FARM_WORKER, kill_in_a_batch, programs
 from support.samples import ahead, card, cpu, document
 from support.sql_document import statements
@@ -103,6 +104,21 @@ def test_under_the_role_kernels_are_fetched_and_asked_for(
         missing = {job.id: binary_of(job) for job in lease.jobs}
         batches.land(connection, lease, [], {}, missing)
     assert awaited(engine, stored) == (2, 0, 12)
+
+
+def test_under_the_role_own_kernels_come_with_a_batch(
+    engine: Engine, worker: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]
+) -> None:
+    device_id, definition = announce(card()), defined()
+    kernels = block_of(definition, BM=32, BN=[16, 32])
+    submit(Campaign.from_document(ahead(problems={"shapes": "64x64x64", "types": "f32"}, kernels=kernels)))
+    batch_id = form(engine, kind="nvidia-test")
+    assert batch_id is not None
+    with worker.begin() as connection:
+        lease = batches.claim(connection, batch_id, device_id=device_id, lease_seconds=60)
+    assert lease is not None
+    assert len(lease.jobs) == 2
+    assert [one.to_json() for one in lease.definitions] == [definition.to_json()]
 
 
 # --- and no more ---------------------------------------------------------------------------------------

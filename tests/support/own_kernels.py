@@ -29,6 +29,14 @@ def defined(**changes: Any) -> Definition:
     return Definition(**keys | changes)
 
 
+def block_of(definition: Definition, **parameters: Any) -> dict[str, Any]:
+    """A block of kernels of a campaign file with that definition."""
+    keys = {name: value for name, value in definition.to_json().items() if name not in ("file", "code", "parameters")}
+    keys |= {name: list(value) for name, value in keys.items() if isinstance(value, tuple)}
+    file = {"name": definition.file, "code": definition.code}
+    return {"family": "source", "file": file, "parameters": parameters, **keys}
+
+
 @dataclass
 class Call:
     """One launch: the operands in memory, and the clock of the card."""

@@ -43,6 +43,9 @@ MAX_MESSAGE = 300
 
 _MAX_PARAMETERS = 64
 
+_INVALID_VALUE = 1
+"""CUDA_ERROR_INVALID_VALUE, which ends the list of parameters."""
+
 
 def parameter_sizes(function: int) -> list[int] | None:
     """The sizes in bytes of the parameters of a function of the driver; None where the driver does not tell (before CUDA 12.4)."""
@@ -52,7 +55,12 @@ def parameter_sizes(function: int) -> list[int] | None:
         return None
     info.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)]
     found, offset, size = list[int](), ctypes.c_size_t(), ctypes.c_size_t()
-    while len(found) < _MAX_PARAMETERS and not info(function, len(found), ctypes.byref(offset), ctypes.byref(size)):
+    while len(found) < _MAX_PARAMETERS:
+        status = info(function, len(found), ctypes.byref(offset), ctypes.byref(size))
+        if status == _INVALID_VALUE:
+            return found
+        if status:
+            return None
         found.append(size.value)
     return found
 
