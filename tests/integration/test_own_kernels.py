@@ -23,14 +23,22 @@ from farm.errors import BadDefinition, KernelRefused, UnknownDefinitions
 from farm.kernels import Configuration
 from farm.kernels.definition import known
 from farm.measurement import Measurement
+from support import open_card
 from support.batch_steps import form
 from support.commands import farm_here
-from support.own_kernels import CODE, ENTRY, defined
+from support.fake_cuda import FakeCupy
+from support.own_kernels import CODE, ENTRY, OwnKernel, block_of, caches_by_all_inputs, defined, plain
+from support.quick import QUICK
 from support.samples import card, landed, row
 from support.scripted_device import Scripted
 from support.serving import served
+from support.virtual_time import VirtualTime
 from trainer.table import configurations, read_training_table
+from workers.devices.cuda import CudaDevice
 from workers.runner import Runner
+
+pynvml, cupy, virtual_time = open_card.pynvml, open_card.cupy, open_card.virtual_time
+device = open_card.device
 
 CAMPAIGN = f"""\
 name: own
@@ -198,6 +206,35 @@ def test_a_refused_kernel_is_a_failure_of_its_own_kind_and_harms_nothing(
     with engine.connect() as connection:
         (job,) = jobs.listed(connection, campaign.campaign_id, kinds=[FailureKind.REFUSED])
     assert (job["attempts"], job["error"]) == (1, "The referee refuses the kernel (time): it keeps results")
+
+
+def test_an_honest_kernel_gets_its_row_next_to_one_that_cheats(
+    engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], campaigns.Stored],
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime,
+) -> None:  # fmt: skip
+    kernels = {"honest": plain, "cheat": caches_by_all_inputs}
+    blocks = []
+    for entry, run in kernels.items():
+        cupy.own[entry] = OwnKernel(run, virtual_time)
+        written = defined(entry=entry, code=CODE.replace(ENTRY, entry), file=f"{entry}.cu")
+        blocks.append(block_of(written, BM=32, BN=16))
+    problems, rules = {"shapes": ["64x64x64", "64x64x80"], "types": "f32"}, QUICK.model_dump(mode="json")
+    device_id = announce(device.identity)
+    stored = submit(
+        Campaign.from_document(
+            {"name": "both", "owner": "ann", "problems": problems, "kernels": blocks, "measure": rules}
+        )
+    )
+    batch_id = form(engine, kind=device.identity.type)
+    assert batch_id is not None
+    assert Runner(engine, device, device_id, lease_seconds=60, stopping=threading.Event()).run_batch(batch_id) == 2
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT details, seed, result_digest FROM v_measurements")).all()
+        failed = jobs.listed(connection, stored.campaign_id, kinds=[FailureKind.REFUSED])
+    assert {row.details["source_file"] for row in rows} == {"honest.cu"}
+    assert [row.result_digest for row in rows] == [None, None]
+    assert len({row.seed for row in rows}) == 2
+    assert [job["error"].partition(":")[0] for job in failed] == ["The referee refuses the kernel (time)"] * 2
 
 
 def test_no_model_learns_from_own_kernels(engine: Engine, gpu: int) -> None:
