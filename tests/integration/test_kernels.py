@@ -705,7 +705,7 @@ def test_a_builder_with_two_toolchains_builds_the_kernels_of_both(
 ) -> None:
     stored = submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "tile_k": 32}, TRITON])))
     triton = TritonToolkit(tmp_path / "triton")
-    path = os.pathsep.join((toolkit.variables["PYTHONPATH"], triton.variables["PYTHONPATH"]))
+    path = os.pathsep.join((triton.variables["PYTHONPATH"], toolkit.variables["PYTHONPATH"]))
     start_program(COORDINATOR)
     builder = start_program(FARM_WORKER, "--build", name="builder", PYTHONPATH=path)
     eventually(lambda: states_by_toolchain(engine) == [("cutlass", "built"), *[("triton", "built")] * 2])
@@ -725,7 +725,7 @@ def test_a_builder_of_one_toolchain_leaves_the_kernels_of_others(
 ) -> None:
     submit(Campaign.from_document(ahead(kernels=[{"family": "cutlass", "tile_k": 32}, TRITON])))
     triton, other = TritonToolkit(tmp_path / "triton"), Toolkit(tmp_path / "other", version="12.9.86")
-    path = os.pathsep.join((other.variables["PYTHONPATH"], triton.variables["PYTHONPATH"]))
+    path = os.pathsep.join((triton.variables["PYTHONPATH"], other.variables["PYTHONPATH"]))
     start_program(COORDINATOR)
     builder = start_program(FARM_WORKER, "--build", name="builder", PYTHONPATH=path)
     eventually(lambda: states_by_toolchain(engine) == [("cutlass", "wanted"), *[("triton", "built")] * 2])

@@ -101,7 +101,7 @@ def cubin(params: int = 368, shared: int = 49152, threads: int = 128, name: byte
 
 
 class Toolkit:
-    """nvcc and CUTLASS in a folder, found before all others by a process with the variables."""
+    """nvcc and CUTLASS in a folder, found before all others by a process with the variables. No Triton is found then."""
 
     def __init__(self, folder: Path, *, version: str = "13.0.88") -> None:
         self._folder = folder
@@ -111,6 +111,8 @@ class Toolkit:
         (headers / "version.h").write_text(
             "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 0\n"
         )
+        (folder / "triton-0.dist-info").mkdir()
+        (folder / "triton-0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: triton\nVersion: 0\n")
         nvcc = folder / "nvidia" / "cu13" / "bin" / "nvcc"
         nvcc.parent.mkdir(parents=True)
         nvcc.write_text(

@@ -153,7 +153,7 @@ def test_parameters_lie_at_multiples_of_their_size() -> None:
 @pytest.fixture
 def real() -> Triton:
     if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: make setup EXTRA=build, or the extra triton, installs it")
+        pytest.skip("Triton is not installed: make setup EXTRA=triton installs it")
     return Triton.find()
 
 
