@@ -129,14 +129,23 @@ def _one_off(factors: Any) -> Any:
     return factors
 
 
+def _some_off(factors: Any) -> Any:
+    """Every eighth line: where the bias of a column is far below 0, gelu makes 0 of it with any factor."""
+    factors = factors.copy()
+    factors[len(factors) // 2, ::8, factors.shape[2] // 2] *= 1 + 2.0**-3
+    return factors
+
+
+ONE_WRONG_FACTOR = {"of A": _factors(_one_off, b=False), "of B": _factors(_one_off, a=False)}
+
 WRONG_FACTORS: dict[str, Mutation] = {
     "those of A are left out": _factors(np.ones_like, b=False),
     "those of B are left out": _factors(np.ones_like, a=False),
     "all are left out": _factors(np.ones_like),
     "those of A are applied twice": _factors(np.square, b=False),
     "A and B are swapped": _swapped,
-    "one of A is off": _factors(_one_off, b=False),
-    "one of B is off": _factors(_one_off, a=False),
+    "one of A is off": ONE_WRONG_FACTOR["of A"],
+    "some of B are off": _factors(_some_off, a=False),
     "A has those of the next block along k": _factors(lambda x: np.roll(x, -1, axis=2), b=False),
     "B has those of the next block along k": _factors(lambda x: np.roll(x, -1, axis=2), a=False),
     "A has those of the next line": _factors(lambda x: np.roll(x, -1, axis=1), b=False),

@@ -18,7 +18,7 @@ from support.fake_cuda import FakeCupy, at_address
 from support.quick import assert_wide_product
 from workers.devices.cuda import CudaDevice
 from workers.kernels.base import CardContext, Placement
-from workers.kernels.cublaslt import CublasLtFamily
+from workers.kernels.cublaslt import CublasLtFamily, rounds_before_fused
 from workers.measure.operands import SetLayout
 
 SCALES = [scale for scale in Scale if scale is not Scale.NONE]
@@ -263,3 +263,17 @@ def test_fused_products_of_cublaslt_are_right(
 def test_factors_and_bias_together_are_right(computing: ComputingLt, device: CudaDevice, fused: Fusion) -> None:
     for scale in SCALES:
         measured(device, f"cublaslt() 132x272x144 f8e4m3 nt scale={scale} fused={fused}")
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        ("17x131x67 bf16 nt fused=bias+relu", True),
+        ("17x128x67 f16 nt fused=bias+gelu", True),
+        ("17x131x67 bf16 nt fused=bias", False),
+        ("17x131x67 bf16 nt fused=gelu", False),
+        ("17x136x72 bf16 nt fused=bias+relu", False),
+    ],
+)
+def test_a_sum_is_rounded_before_what_is_fused_where_rows_are_not_aligned(problem: str, expected: bool) -> None:
+    assert rounds_before_fused(Configuration.parse(f"cublaslt() {problem}").problem) is expected

@@ -20,6 +20,7 @@ from farm.operands import OperandRules, operand_rules
 from farm.scale import Scale
 from support.fake_cuda import FakeCupy, at_address
 from support.scaled_and_fused import (
+    ONE_WRONG_FACTOR,
     WRONG_ACTIVATIONS,
     WRONG_BIASES,
     WRONG_FACTORS,
@@ -451,9 +452,9 @@ def test_the_arrays_of_a_card_are_verified(cupy: FakeCupy, fused: str) -> None:
 @pytest.mark.parametrize("types", ["bf16", "f8e4m3"])
 def test_one_factor_of_many_along_k_shows(types: str) -> None:
     given = problem(LONG, types, "nt", scale="1x128")  # 64 blocks
-    for mutation in ("one of A is off", "one of B is off"):
+    for mutation in ONE_WRONG_FACTOR.values():
         with pytest.raises(WrongResult):
-            verify(given, computed(given, WRONG_FACTORS[mutation]))
+            verify(given, computed(given, mutation))
 
 
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
