@@ -27,10 +27,12 @@ import yaml
 
 from benchmarks.common import first_card, markdown, write
 from farm.errors import FarmError
+from farm.gemm import ElementType
 from farm.kernels import Configuration
 from farm.kernels.definition import Definition
 from farm.measurement import MeasuringRules, TimingRules
 from workers.failure_kinds import kind_of
+from workers.kernels.tiled import TiledKernel
 
 ROOT = Path(__file__).parents[1]
 OWN = ROOT / "tests" / "gpu" / "own"
@@ -70,14 +72,19 @@ def cheats() -> Definition:
     return own(OWN / "cheats.cu", entry="cheat", grid=("n / 16", "m / 16"), block=("16", "16"), parameters=("CHEAT",))
 
 
-def tiled(element: str) -> Definition:
+def tiled(element: ElementType) -> Definition:
     """The source of the family `tiled` as an own kernel."""
-    source = (ROOT / "workers" / "kernels" / "tiled.cu").read_text()
+    file, parameters = ROOT / "workers" / "kernels" / "tiled.cu", ("A_TRANSPOSED", "B_TRANSPOSED", "TILE")
+    macros = dict(
+        option.removeprefix("-D").split("=")
+        for option in TiledKernel(1, element, a_transposed=False, b_transposed=False).options
+        if option.startswith("-D")
+    )
+    defined = "".join(f"#define {name} {value}\n" for name, value in macros.items() if name not in parameters)
     return own(
-        ROOT / "workers" / "kernels" / "tiled.cu", code=f"#define ELEMENT {element}\n{source}", entry="tiled_gemm",
-        grid=("ceil(n / TILE)", "min(ceil(m / TILE), 65535)"), block=("TILE", "TILE"),
-        arguments=("a", "b", "c", "d", "m:i64", "n:i64", "k:i64", "alpha", "beta"), requires=(),
-        parameters=("A_TRANSPOSED", "B_TRANSPOSED", "TILE"),
+        file, code=defined + file.read_text(), entry="tiled_gemm", grid=("ceil(n / TILE)", "min(ceil(m / TILE), 65535)"),
+        block=("TILE", "TILE"), arguments=("a", "b", "c", "d", "m:i64", "n:i64", "k:i64", "alpha", "beta"), requires=(),
+        parameters=parameters,
     )  # fmt: skip
 
 
@@ -207,11 +214,10 @@ def main() -> None:
         for number, name in CHEATS.items():
             if number not in IN_A_PROCESS:
                 cheated.append({"cheat": name, **refused(device, cheat(number, definition))})
-        of_element = {element: tiled(element) for element in ("float", "double")}
+        of_element = {element: tiled(element) for element in (ElementType.F32, ElementType.F64)}
         for pair in HONEST:
             repetitions = asked.repetitions if time.monotonic() < end - 60 else 1
-            element = "double" if pair.built_in.problem.types.ab == "f64" else "float"
-            honest.append(compared(device, pair, of_element[element], repetitions))
+            honest.append(compared(device, pair, of_element[pair.built_in.problem.types.ab], repetitions))
     figures = {
         "cheats": len(cheated),
         "refused": sum(one["kind"] != "measured" for one in cheated),

@@ -27,8 +27,10 @@ from farm.expressions import parser
 from farm.expressions.parser import Vocabulary
 from farm.expressions.python import compile_all, compile_numbers
 from farm.expressions.tree import BadExpression, Expression, Kind
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout, Problem
 from farm.kernels.family import OPEN_NAME
+from farm.scale import Scale
 
 MAX_CODE_BYTES = 2**20
 """Length of a source or binary."""
@@ -48,10 +50,13 @@ _PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
     "ab": tuple(ElementType),
     "cd": tuple(ElementType),
     "acc": tuple(ElementType),
+    "scale": tuple(Scale),
+    "fused": tuple(Fusion),
 }
 _PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_PROBLEM_WORDS)
 
-POINTERS, SCALARS, EXTENTS = ("a", "b", "c", "d"), ("alpha", "beta"), ("m", "n", "k", "batch")
+MATRICES, ADDED = ("a", "b", "c", "d"), ("scale_a", "scale_b", "bias")
+POINTERS, SCALARS, EXTENTS = (*MATRICES, *ADDED), ("alpha", "beta"), ("m", "n", "k", "batch")
 """Arguments by kind: addresses, numbers of the accumulator's type, and whole numbers."""
 
 WIDTHS: Mapping[str, int] = {"i32": 4, "i64": 8}
@@ -324,9 +329,9 @@ class Definition:
     # --- launching ----------------------------------------------------------------------------------
 
     @cached_property
-    def _holds(self) -> Sequence[tuple[str, Callable[..., bool]]]:
+    def _holds(self) -> Sequence[tuple[Expression, Callable[..., bool]]]:
         conditions = [expression(text, self.parameters, "truth") for text in self.requires]
-        return [(one.text, compile_all([one], self._names)) for one in conditions]
+        return [(one, compile_all([one], self._names)) for one in conditions]
 
     @cached_property
     def _bounds(self) -> Callable[..., tuple[float, ...]]:
@@ -339,7 +344,7 @@ class Definition:
 
     def _values(self, problem: Problem, parameters: Mapping[str, int]) -> tuple[Any, ...]:
         p, s, t = problem, problem.shape, problem.types
-        of_problem = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, p.layout, t.ab, t.cd, t.acc)
+        of_problem = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)
         return (*of_problem, *(parameters[name] for name in self.parameters))
 
     def launch(self, problem: Problem, parameters: Mapping[str, int]) -> Launch:
@@ -371,12 +376,12 @@ class Definition:
         if (why := self._why_not_computed(problem)) is not None:
             return why
         values = self._values(problem, parameters)
-        for text, holds in self._holds:
+        for condition, holds in self._holds:
             try:
                 if not holds(*values):
-                    return f"{self.file} requires {text}"
+                    return f"{self.file} requires {condition.text}"
             except ArithmeticError as error:
-                return f"{self.file} requires {text}, which cannot be computed: {error}"
+                return f"{self.file} requires {condition.text}, which cannot be computed: {error}"
         try:
             launch = self.launch(problem, parameters)
         except BadLaunch as error:
@@ -396,6 +401,14 @@ class Definition:
             return f"{self.file} takes no alpha, so alpha must be 1"
         if problem.beta and not {"beta", "c"} <= named:
             return f"{self.file} takes no {'beta' if 'c' in named else 'c'}, so beta must be 0"
+        required = frozenset[str]().union(*(one.names for one, _ in self._holds))
+        for key, value in (("scale", problem.scale), ("fused", problem.fused)):
+            if value != "none" and key not in required:
+                return f"{self.file} does not name {key} in requires, so {key} must be none"
+        needed = {"bias"} if problem.fused.bias else set[str]()
+        needed |= set() if problem.scale is Scale.NONE else {"scale_a", "scale_b"}
+        if not needed <= named:
+            return f"{self.file} takes no {' and no '.join(sorted(needed - named))}"
         batched = "batch" in named or any(re.search(r"\bbatch\b", bound) for bound in (*self.grid, *self.block))
         if problem.batch != 1 and not batched:
             return f"{self.file} does not name batch in its grid or arguments, so batch must be 1"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.definition import ID_BITS, PARAMETER_VALUES, known
 from farm.kernels.family import KernelFamily, Parameter, Reason
+from farm.scale import Scale
 
 DEFINITION = "definition"
 """The parameter with the number of a definition."""
@@ -41,4 +43,6 @@ SOURCE = KernelFamily(
     slow_flops=lambda _: 5e10,
     rules=(_as_defined,),
     batched=True,
+    scales=tuple(Scale),
+    fusions=tuple(Fusion),
 )

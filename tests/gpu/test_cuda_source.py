@@ -75,7 +75,7 @@ def test_an_honest_kernel_next_to_the_cheats_is_measured(device: CudaDevice, def
 @pytest.mark.alone
 @pytest.mark.parametrize("pair", HONEST, ids=str)
 def test_the_source_of_tiled_takes_as_long_as_the_family(device: CudaDevice, pair: Pair) -> None:
-    definition = tiled("double" if pair.built_in.problem.types.ab == "f64" else "float")
+    definition = tiled(pair.built_in.problem.types.ab)
     built_in, row = device.measure(pair.built_in, QUICK), device.measure(pair.as_own(definition), QUICK)
     assert row.runtime_ms == pytest.approx(built_in.runtime_ms, rel=0.05)
     assert row.details["registers"] == built_in.details["registers"]
@@ -102,6 +102,28 @@ def test_tensor_cores_and_headers_of_cuda_can_be_used(device: CudaDevice) -> Non
     for warps in (1, 4):
         configuration = Configuration.parse(f"source(definition={definition.id},WARPS={warps}) 512x768x256 f16")
         assert device.measure(configuration, QUICK).runtime_ms > 0
+
+
+SCALED = """
+extern "C" __global__ void scaled(const float* a, const float* b, float* d, const float* scale_a, const float* scale_b,
+                                  const float* bias, int m, int n, int k) {
+    const int column = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+    if (row >= m || column >= n) return;
+    float sum = 0.0f;
+    for (int i = 0; i < k; ++i) sum += a[(size_t)row * k + i] * b[(size_t)i * n + column];
+    d[(size_t)row * n + column] = fmaxf(scale_a[row] * scale_b[column] * sum + bias[column], 0.0f);
+}
+"""
+
+
+def test_scale_factors_and_a_bias_are_passed(device: CudaDevice) -> None:
+    definition = own(
+        OWN / "scaled.cu", code=SCALED, entry="scaled", grid=("ceil(n / 16)", "ceil(m / 16)"), block=("16", "16"),
+        arguments=("a", "b", "d", "scale_a", "scale_b", "bias", "m", "n", "k"),
+        requires=("layout == 'nn'", "scale == 'row'", "fused == 'bias+relu'"),
+    )  # fmt: skip
+    text = f"source(definition={definition.id}) 512x300x200 f32 nn scale=row fused=bias+relu"
+    assert device.measure(Configuration.parse(text), QUICK).runtime_ms > 0
 
 
 def test_ptx_is_loaded(device: CudaDevice) -> None:

@@ -133,7 +133,10 @@ def test_other_families_have_no_open_parameters() -> None:
         ({"requires": ("m",)}, "requires: .*compare it"),
         ({"arguments": ("a", "b")}, "arguments: there is no d"),
         ({"arguments": ("d", "d")}, "arguments: d is there twice"),
-        ({"arguments": ("d", "e")}, "there is no argument 'e'; use a, b, c, d, alpha, beta, m, n, k, batch, BM, BN"),
+        (
+            {"arguments": ("d", "e")},
+            "there is no argument 'e'; use a, b, c, d, scale_a, scale_b, bias, alpha, beta, m, n, k, batch, BM, BN",
+        ),
         ({"arguments": ("d", "a:i64")}, "a has no width"),
         ({"arguments": ("d", "m:i16")}, "a width is i32 or i64"),
     ],
@@ -195,7 +198,11 @@ def test_bounds_are_computed_for_each_problem() -> None:
         ({"arguments": ("d", "a")}, "64x64x64 f32 nn alpha=2", "takes no alpha, so alpha must be 1"),
         ({"arguments": ("d", "a")}, "64x64x64 f32 nn alpha=1 beta=1", "takes no c, so beta must be 0"),
         ({"arguments": ("d", "a"), "grid": ("1",)}, "64x64x64 f32 nn batch=2", "does not name batch in its grid"),
-        ({}, "64x64x64 f32 nn scale=tensor", "source has no scale=tensor, only none"),
+        ({}, "64x64x64 f32 nn scale=tensor", "does not name scale in requires, so scale must be none"),
+        ({}, "64x64x64 f32 nn fused=bias", "does not name fused in requires, so fused must be none"),
+        ({"requires": ("scale == 'row'",)}, "64x64x64 f32 nn scale=row", "takes no scale_a and no scale_b"),
+        ({"requires": ("fused in ('bias', 'relu')",)}, "64x64x64 f32 nn fused=bias", "takes no bias"),
+        ({"requires": ("fused in ('bias', 'relu')",)}, "64x64x64 f32 nn fused=gelu", "requires fused in"),
     ],
 )
 def test_what_cannot_be_launched_is_invalid_with_the_reason(changes: dict[str, Any], problem: str, why: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from benchmarks import against_tools as tools
 from benchmarks import cutlass_profiler as profiler
 from benchmarks import cutlass_vs_cublaslt as beside_library
-from benchmarks import duty, recordings
+from benchmarks import duty, recordings, referee
 from benchmarks import paper_tiled as paper
 from benchmarks import problem_kinds as kinds
 from farm.campaign import load
@@ -412,3 +412,33 @@ def test_only_times_of_the_same_kernel_must_agree() -> None:
     found = kinds.figures({"batch": [row(0.98), row(1.01), row(1.5, same=False)], "fused": [row(0.5, same=False)]})
     assert found["batch"] == {"problems": 3, "same_kernel": 2, "worst_pct": 2.0, "median_pct": 1.5}
     assert found["fused"] == {"problems": 1, "same_kernel": 0, "worst_pct": None, "median_pct": None}
+
+
+# --- referee -------------------------------------------------------------------------------------------
+
+
+def test_the_kernels_of_the_referee_can_be_launched_and_every_cheat_is_in_the_file(tmp_path: Path) -> None:
+    hopper, cheats = traits_of_capability((9, 0)), referee.cheats()
+    written = set(map(int, re.findall(r"^#(?:el)?if CHEAT == (\d+)", cheats.code, re.M)))
+    assert written == set(referee.CHEATS)
+    assert len(written) >= 20
+    for number in (0, *referee.CHEATS):
+        assert referee.cheat(number, cheats).why_invalid(hopper) is None
+    assert list(load(referee.campaign_of(cheats, tmp_path), limit=1).definitions) == [cheats.id]
+    assert len(referee.HONEST) >= 5
+    for pair in referee.HONEST:
+        definition = referee.tiled(pair.built_in.problem.types.ab)
+        macros = {option.partition("=")[0][2:] for option in TiledKernel.of(pair.built_in).options if "=" in option}
+        known = {*definition.parameters, *re.findall(r"^#define (\w+) ", definition.code, re.M)}
+        assert {name for name in macros if name.isupper()} <= known
+        assert pair.as_own(definition).why_invalid(hopper) is None
+        launch = definition.launch(pair.built_in.problem, dict(pair.as_own(definition).kernel.parameters))
+        assert launch.grid[:2] == TiledKernel.of(pair.built_in).grid(pair.built_in.problem.shape)
+
+
+def test_the_table_of_the_referee_has_cheats_and_honest_kernels() -> None:
+    cheated = [{"cheat": "writes zeros", "kind": "refused", "check": "result", "message": "it does"}]
+    honest = [{"configuration": "tiled", "built_in_ms": 1.0, "own_ms": 1.001, "difference_pct": 0.1, "referee_ms": 1.0}]
+    table = referee.table(cheated, honest)
+    assert "| writes zeros | refused | result | it does |" in table
+    assert "| tiled | 1 | 1 | 0.1 | 1 |" in table

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from farm.errors import DevicePoisoned, InvalidOnDevice, MeasurementFailed
+from farm.errors import DevicePoisoned, InvalidOnDevice, KernelRefused, MeasurementFailed
 from farm.kernels import Configuration
 from farm.kernels.definition import Definition
-from support.fake_cuda import CUDARuntimeError, FakeCupy
+from support.fake_cuda import CUDARuntimeError, FakeCupy, at_address
 from support.own_kernels import ENTRY, OwnKernel, defined, plain
 from support.quick import QUICK
 from support.virtual_time import VirtualTime
@@ -67,6 +67,47 @@ def test_arguments_come_in_their_order_and_width(device: CudaDevice, cupy: FakeC
     written = ("beta", "d", "k", "m:i64", "a", "n", "b", "BM", "alpha")
     assert device.measure(configuration(defined(arguments=written)), QUICK).runtime_ms > 0
     assert given
+
+
+ADDED = ("a", "b", "d", "scale_a", "scale_b", "bias", "m", "n", "k")
+"""Arguments of a kernel with scale factors and a bias."""
+
+
+def test_scale_factors_and_a_bias_reach_the_kernel(
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime
+) -> None:
+    def kernel(grid: Any, block: Any, shared: int, a: int, b: int, d: int, *rest: Any) -> None:
+        scale_a, scale_b, bias, m, n, k = rest
+        left = at_address(a, m * k, np.float32).reshape(m, k) * at_address(scale_a, m, np.float32)[:, None]
+        right = at_address(b, k * n, np.float32).reshape(k, n) * at_address(scale_b, n, np.float32)
+        result = np.maximum(left @ right + at_address(bias, n, np.float32), 0)
+        at_address(d, m * n, np.float32).reshape(m, n)[:] = result
+        virtual_time.sleep(1e-3)
+
+    cupy.own[ENTRY] = kernel
+    definition = defined(arguments=ADDED, requires=("scale == 'row'", "fused == 'bias+relu'"))
+    row = device.measure(configuration(definition, "64x48x32 f32 nn scale=row fused=bias+relu"), QUICK)
+    assert row.verify_error is not None
+    assert row.details["referee_verified"] > 9
+
+
+@pytest.mark.parametrize("spoilt", ["scale_a", "bias"])
+def test_a_kernel_that_changes_factors_or_the_bias_is_refused(
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime, spoilt: str
+) -> None:
+    def kernel(grid: Any, block: Any, shared: int, a: int, b: int, d: int, *rest: Any) -> None:
+        scale_a, scale_b, bias, m, n, k = rest
+        at_address({"scale_a": scale_a, "bias": bias}[spoilt], 1, np.float32)[:] = 1.0
+        left = at_address(a, m * k, np.float32).reshape(m, k) * at_address(scale_a, 1, np.float32)
+        right = at_address(b, k * n, np.float32).reshape(k, n) * at_address(scale_b, 1, np.float32)
+        at_address(d, m * n, np.float32).reshape(m, n)[:] = left @ right + at_address(bias, n, np.float32)
+        virtual_time.sleep(1e-3)
+
+    cupy.own[ENTRY] = kernel
+    definition = defined(arguments=ADDED, requires=("scale == 'tensor'", "fused == 'bias'"))
+    names = {"scale_a": "scale factors of A", "bias": "the bias"}
+    with pytest.raises(KernelRefused, match=rf"\(inputs\): it changes {names[spoilt]}"):
+        device.measure(configuration(definition, "64x48x32 f32 nn scale=tensor fused=bias"), QUICK)
 
 
 @pytest.mark.usefixtures("own")

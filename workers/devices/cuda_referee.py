@@ -142,12 +142,19 @@ class Referee:
     def buffers(self) -> Buffers:
         """The operand sets that the kernel is launched on: all but the first, which is a guard zone."""
         whole, lies = self._all, self._layout
+
+        def after(buffer: Any, stride: int) -> Any:
+            return None if buffer is None else buffer[stride:]
+
         return replace(
             whole,
-            inputs=whole.inputs[lies.inputs :],
-            inputs_of_b=whole.inputs_of_b[lies.inputs :],
-            addends=None if whole.addends is None else whole.addends[lies.outputs :],
-            outputs=whole.outputs[lies.outputs :],
+            inputs=after(whole.inputs, lies.inputs),
+            inputs_of_b=after(whole.inputs_of_b, lies.inputs),
+            addends=after(whole.addends, lies.outputs),
+            outputs=after(whole.outputs, lies.outputs),
+            a_factors=after(whole.a_factors, lies.a_factors),
+            b_factors=after(whole.b_factors, lies.b_factors),
+            bias=after(whole.bias, lies.bias),
         )
 
     # --- filling ------------------------------------------------------------------------------------
@@ -190,9 +197,10 @@ class Referee:
 
     def _digest_inputs(self) -> dict[str, int]:
         whole = self._all
-        found = {"A and B": whole.inputs, "B": whole.inputs_of_b, "C": whole.addends}
-        if whole.inputs is whole.inputs_of_b:
-            del found["B"]
+        found = {
+            "A and B": whole.inputs, "B": None if whole.inputs is whole.inputs_of_b else whole.inputs_of_b, "C": whole.addends,
+            "scale factors of A": whole.a_factors, "scale factors of B": whole.b_factors, "the bias": whole.bias,
+        }  # fmt: skip
         return {name: self._digest(array) for name, array in found.items() if array is not None}
 
     def _check_inputs(self) -> None:

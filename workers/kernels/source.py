@@ -18,7 +18,7 @@ import numpy as np
 
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
-from farm.kernels.definition import EXTENTS, POINTERS, SCALARS, Definition, Language, Launch, known
+from farm.kernels.definition import ADDED, EXTENTS, MATRICES, POINTERS, SCALARS, Definition, Language, Launch, known
 from farm.kernels.source import DEFINITION
 from workers.devices.cuda_errors import cuda_name
 from workers.kernels.base import BoundKernel, CardContext, Placement
@@ -184,7 +184,13 @@ class _BoundSource:
             card.cp.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_BYTES, self._bounds.shared_bytes)
         others = self._values(configuration)
         self._arguments = [
-            self._ordered({**others, **dict(zip(POINTERS, placement.addresses(index), strict=True))})
+            self._ordered(
+                {
+                    **others,
+                    **dict(zip(MATRICES, placement.addresses(index), strict=True)),
+                    **dict(zip(ADDED, placement.added(index), strict=True)),
+                }
+            )
             for index in range(placement.sets)
         ]
         self._check_arguments()
