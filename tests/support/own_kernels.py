@@ -166,6 +166,21 @@ def every_second_launch(call: Call) -> None:
     return call.compute() if count % 2 else _skips(call)
 
 
+def at_random(call: Call) -> None:
+    """Skips a third of its launches."""
+    random = call.state.setdefault("random", np.random.default_rng(3))
+    return _skips(call) if random.random() < 1 / 3 and not np.isnan(call.d).any() else call.compute()
+
+
+def after_a_first_look(call: Call) -> None:
+    """Computes what it sees for the second time, and later."""
+    key, seen = (call.address, call.a[0, 0, 0].item()), call.state.setdefault("seen", set())
+    if key not in seen and not np.isnan(call.d).any():
+        seen.add(key)
+        return _skips(call)
+    return call.compute()
+
+
 def where_d_is_poisoned(call: Call) -> None:
     return call.compute() if np.isnan(call.d).any() else _skips(call)
 
@@ -300,6 +315,8 @@ CHEATS: dict[Callable[[Call], None], str] = {
     first_launch_only: "one operand set alone",
     first_launches_only: "one operand set alone|new operands",
     every_second_launch: "one operand set alone|new operands",
+    at_random: "new operands",
+    after_a_first_look: "new operands",
     where_d_is_poisoned: "new operands",
     where_d_looks_new: "new operands",
     caches_by_pointer: "one operand set alone|new operands",
