@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from pathlib import Path
@@ -125,7 +126,7 @@ class Toolkit:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self._folder)}
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (str(self._folder), os.environ.get("PYTHONPATH"))))}
 
     def compiled(self) -> list[str]:
         """The macros of each compilation that began."""

@@ -79,7 +79,7 @@ class TritonToolkit:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {"PYTHONPATH": os.pathsep.join((str(self._folder), os.environ.get("PYTHONPATH", "")))}
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (str(self._folder), os.environ.get("PYTHONPATH"))))}
 
     def compiled(self) -> list[str]:
         """The architecture and the constants of each compilation that began."""
