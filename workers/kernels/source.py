@@ -24,6 +24,7 @@ from workers.devices.cuda_errors import cuda_name
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.once import Once
 from workers.kernels.residency import residency
+from workers.kernels.toolchains.nvcc import cuda_headers
 from workers.measure.elements import STORAGE
 
 _MAX_THREADS, _STATIC_SHARED_BYTES, _LOCAL_BYTES, _REGISTERS, _MAX_DYNAMIC_SHARED_BYTES = 0, 1, 3, 4, 8
@@ -119,7 +120,10 @@ class SourceFamily:
             definition, cp = kernel.definition, self._card.cp
             with _as_invalid(definition, self._card.traits.compute_capability):
                 if definition.language is Language.CUDA:
-                    raw = cp.RawModule(code=definition.code, options=kernel.options).get_function(definition.entry)
+                    # CuPy finds headers of CUDA, but in some installations not those in crt/, which mma.h includes.
+                    headers = cuda_headers()
+                    options = kernel.options if headers is None else (*kernel.options, f"-I{headers}")
+                    raw = cp.RawModule(code=definition.code, options=options).get_function(definition.entry)
                     return raw.kernel
                 module = cp.cuda.function.Module()
                 module.load(definition.binary)

@@ -150,6 +150,12 @@ def error_line(output: str, headers: Path) -> str | None:
     return None
 
 
+def cuda_headers() -> Path | None:
+    """The folder of the headers that come with an nvcc of this host, `crt/` among them; None without."""
+    folders = (nvcc.resolve().parent.parent / "include" for nvcc in _compilers())
+    return next((folder for folder in folders if (folder / "crt").is_dir()), None)
+
+
 def _compilers() -> Iterator[Path]:
     wheels = importlib.util.find_spec("nvidia")
     for place in (wheels.submodule_search_locations if wheels else None) or ():
