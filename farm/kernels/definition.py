@@ -28,7 +28,7 @@ from farm.expressions.parser import Vocabulary
 from farm.expressions.python import compile_all, compile_numbers
 from farm.expressions.tree import BadExpression, Expression, Kind
 from farm.fusion import Fusion
-from farm.gemm import ElementType, Layout, Problem
+from farm.gemm import MAX_EXTENT, ElementType, Layout, Problem
 from farm.kernels.family import OPEN_NAME
 from farm.scale import Scale
 
@@ -84,7 +84,7 @@ def why_not_compilable(code: str) -> str | None:
     An error message of the compiler would show lines of a file that is included. Headers of CUDA are allowed, by their names in
     angle brackets. What looks like a directive inside a comment counts as one.
     """
-    text = _SPLICE.sub("", code.replace("\r\n", "\n"))
+    text = _SPLICE.sub("", code.replace("\r\n", "\n").replace("\r", "\n"))
     for found in _DIRECTIVE.finditer(text):
         if not _HEADER.fullmatch(found["what"]):
             line = code[: found.start()].count("\n") + 1
@@ -356,16 +356,16 @@ class Definition:
             raise BadLaunch(f"its launch bounds cannot be computed: {error}") from None
         whole = []
         for text, value in zip(texts, found, strict=True):
-            if not float(value).is_integer():
+            if not (isinstance(value, int) or value.is_integer()):
                 raise BadLaunch(f"its launch bound {text!r} is {value:g}, which is not a whole number")
             whole.append(int(value))
         grid, block, shared = whole[: len(self.grid)], whole[len(self.grid) : -1], whole[-1]
         for key, bounds, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
             for axis, bound, limit in zip("xyz", bounds, limits, strict=False):
                 if not 1 <= bound <= limit:
-                    raise BadLaunch(f"its {key} has {bound:,} along {axis}, and CUDA takes 1 to {limit:,}")
-        if shared < 0:
-            raise BadLaunch(f"its shared_bytes are {shared:,}")
+                    raise BadLaunch(f"its {key} has {_shown(bound)} along {axis}, and CUDA takes 1 to {limit:,}")
+        if not 0 <= shared <= MAX_EXTENT:
+            raise BadLaunch(f"its shared_bytes are {_shown(shared)}")
         return Launch(_three(grid), _three(block), shared)
 
     def why_invalid(self, problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> str | None:
@@ -413,6 +413,10 @@ class Definition:
         if problem.batch != 1 and not batched:
             return f"{self.file} does not name batch in its grid or arguments, so batch must be 1"
         return None
+
+
+def _shown(bound: int) -> str:
+    return f"{bound:,}" if abs(bound) < 10**18 else f"a number of {bound.bit_length()} bits"
 
 
 def _three(bounds: Sequence[int]) -> tuple[int, int, int]:

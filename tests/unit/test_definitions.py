@@ -152,7 +152,7 @@ def test_bad_definitions_are_refused_with_the_key(changes: dict[str, Any], why: 
         '#include "/proc/self/environ"', "#include </etc/passwd>", "#include <../../etc/passwd>", "#include <a/../../b>",
         '#  include "x"', '%:include "x"', '??=include "x"', '#inc\\\nlude "x"', '#/* */include "x"', '#/*\n*/ include "x"',
         '#include_next "x"', '#import "x"', '#embed "x"', "#define where </etc/passwd>\n#include where", '#include /* */ "x"',
-        '#if __has_include("/root/.ssh/id")', "#include <.env>", '#\\u0069nclude "x"',
+        "#inc\\\rlude <../x>", 'int y;\r#include "x"', '#if __has_include("/root/.ssh/id")', "#include <.env>", '#\\u0069nclude "x"',
     ],
 )  # fmt: skip
 def test_a_source_that_reads_files_of_the_worker_is_refused(directive: str) -> None:
@@ -191,6 +191,11 @@ def test_bounds_are_computed_for_each_problem() -> None:
         ({"grid": ("n / 7",)}, "64x64x64 f32", "launch bound 'n / 7' is 9.14286, which is not a whole number"),
         ({"grid": ("n - 64",)}, "64x64x64 f32", "its grid has 0 along x, and CUDA takes 1 to 2,147,483,647"),
         ({"grid": ("1", "100000")}, "64x64x64 f32", "its grid has 100,000 along y, and CUDA takes 1 to 65,535"),
+        ({"grid": ("2 ** 2000",)}, "64x64x64 f32", "its grid has a number of 2001 bits along x"),
+        ({"shared_bytes": "2 ** 2000"}, "64x64x64 f32", "its shared_bytes are a number of 2001 bits"),
+        ({"grid": ("1e300 * 1e300",)}, "64x64x64 f32", "is inf, which is not a whole number"),
+        ({"grid": ("*".join(["2 ** 2000"] * 20),)}, "64x64x64 f32", "its grid has a number of 40001 bits"),
+        ({"grid": ("m ** m",)}, "100x64x64 f32", "cannot be computed|a number of"),
         ({"block": ("1", "1", "65")}, "64x64x64 f32", "its block has 65 along z, and CUDA takes 1 to 64"),
         ({"block": ("1024", "2")}, "64x64x64 f32", "needs 2,048 threads in a block, the device allows 1,024"),
         ({"shared_bytes": "m - 100"}, "64x64x64 f32", "its shared_bytes are -36"),

@@ -19,6 +19,7 @@ from typing import Any, get_args
 import psutil
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ from farm.errors import (
     ResultCorrupted,
 )
 from farm.kernels import Configuration
+from farm.kernels.definition import known
 from farm.measurement import Measurement, MeasuringRules, PowerWish, TimingRules
 from farm.operands import DISTRIBUTIONS, OperandRules, operand_rules
 from farm.protocols import ProtocolName
@@ -43,6 +45,7 @@ from farm.services import processes
 from support.command_tree import top_level
 from support.commands import called
 from support.homes import environment, eventually, processes_under
+from support.own_kernels import block_of, defined
 from workers import devices, single
 from workers.device_lock import DeviceLock, lock_folder
 from workers.devices import cpu
@@ -672,3 +675,57 @@ def test_the_line_runs_in_a_shell(command: Command) -> None:
     line = repro_command(Configuration.parse(SMALL), cpu.identify().uuid, measure.rules_of(QUICK))
     done = command(*shlex.split(line)[2:], "--json")
     assert json.loads(done.stdout)["device"]["uuid"] == cpu.identify().uuid
+
+
+# --- own kernels ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A campaign file with an own kernel."""
+    folder = tmp_path_factory.mktemp("own")
+    block = block_of(defined(), BM=32, BN=16)
+    path = folder / "own.yaml"
+    document = {"name": "own", "problems": {"shapes": "64x64x64", "types": "f32"}, "kernels": [block]}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_an_own_kernel_is_sent_with_its_definition(own_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested, definitions = measure._defined(Configuration.parse("source(BM=32,BN=16) 64x64x64 f32"), own_kernels)
+    (definition,) = definitions
+    assert dict(requested.kernel.parameters) == {"BM": 32, "BN": 16, "definition": definition.id}
+    found = list[Any]()
+
+    def measured(request: dict[str, Any], _held: object) -> Iterator[dict[str, Any]]:
+        found.append(known(requested.kernel.parameters[-1][1]))
+        yield {}
+
+    written = [one.to_json() for one in definitions]
+    number = definition.id
+    del definition, definitions
+    monkeypatch.setattr(single, "_measure", measured)
+    assert list(single.measure({"definitions": written})) == [{}]
+    assert found[0].id == number
+
+
+def test_an_own_kernel_is_invalid_on_a_processor(command: Command, own_kernels: Path) -> None:
+    done = command("source(BM=32,BN=16) 64x64x64 f32", "--source", str(own_kernels), "--device", "cpu")
+    refused(done, 6, "source runs on cuda devices, this is a cpu device")
+
+
+@pytest.mark.parametrize(
+    ("configuration", "says"),
+    [
+        (SMALL, "--source is for the family source, and the configuration is of blas"),
+        ("source(definition=7) 64x64x64 f32", "does not have that own kernel. It has: definition="),
+    ],
+)
+def test_a_source_that_does_not_fit_is_bad_input(
+    command: Command, own_kernels: Path, configuration: str, says: str
+) -> None:
+    refused(command(configuration, "--source", str(own_kernels)), 2, says)
+
+
+def test_a_source_that_is_not_there_is_bad_input(command: Command) -> None:
+    refused(command("source() 64x64x64 f32", "--source", "none.yaml"), 2, "none.yaml: there is no such file")
