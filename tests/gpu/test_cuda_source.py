@@ -171,7 +171,7 @@ def test_a_cubin_of_another_architecture_is_invalid_and_that_of_the_card_is_load
 )
 def test_mistakes_are_named(device: CudaDevice, changes: dict[str, object], why: str) -> None:
     keys: dict[str, object] = {
-        "code": (OWN / "cheats.cu").read_text().replace("#if CHEAT", "#define CHEAT 0\n#if CHEAT", 1), "entry": "cheat",
+        "code": (OWN / "cheats.cu").read_text().replace("#if CHEAT == 16", "#define CHEAT 0\n#if CHEAT == 16", 1), "entry": "cheat",
         "grid": ("n / 16", "m / 16"), "block": ("16", "16"),
     }  # fmt: skip
     definition = own(OWN / "cheats.cu", **keys | changes)  # type: ignore[arg-type]

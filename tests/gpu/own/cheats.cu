@@ -2,7 +2,9 @@
 //
 // A thread computes one element, with blocks of 16 x 16 threads. m and n are multiples of 16, and there are at most 4096 blocks.
 
+#if CHEAT == 16
 #include <cuda_fp16.h>
+#endif
 
 #define BLOCKS 4096
 #define SLOTS 256
