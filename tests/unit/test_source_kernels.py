@@ -46,7 +46,8 @@ def test_parameters_become_macros_and_bounds_those_of_the_problem(
 ) -> None:
     definition = defined()
     row = device.measure(configuration(definition), QUICK)
-    options = {tuple(o for o in of if not o.startswith("-I")) for of in cupy.compiled}  # headers: where this host has nvcc
+    # Where this host has nvcc, there are folders of headers as well.
+    options = {tuple(option for option in of if not option.startswith("-I")) for of in cupy.compiled}
     assert options == {("-std=c++17", "-DBM=32", "-DBN=16")}
     assert set(own.launches) == {((3, 2, 1), (128, 1, 1), 4 * 48 * 8)}
     assert row.details["source_file"] == "my_gemm.cu"
@@ -118,7 +119,7 @@ def test_ptx_and_cubins_are_loaded_as_they_are(device: CudaDevice, cupy: FakeCup
     definition = defined(file=file, code=code)
     assert device.measure(configuration(definition), QUICK).runtime_ms > 0
     assert cupy.loaded == [b"\x7fELF of it" if binary else f"{code}\0".encode()]
-    assert [options_without_headers(o) for o in cupy.compiled] == []
+    assert cupy.compiled == []
 
 
 @pytest.mark.usefixtures("own")
