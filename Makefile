@@ -9,7 +9,7 @@
 # make docs   set up, then build the documentation site into build/site; warnings are errors
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
-# is remembered until another EXTRA, or an empty one (EXTRA=), is given.
+# is remembered until another EXTRA, or an empty one (EXTRA=), is given. Several are separated by spaces: EXTRA="build triton".
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,7 +21,9 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
-STAMP := $(VENV)/.ready$(if $(EXTRA),-$(EXTRA))
+EMPTY :=
+STAMP := $(VENV)/.ready$(if $(EXTRA),-$(subst $(EMPTY) $(EMPTY),-,$(strip $(EXTRA))))
+LOCKS := $(foreach extra,$(or $(EXTRA),all),requirements/$(extra).txt)
 TESTERS ?= 4
 # A GPU that can be measured: an extra with CuPy, and a driver that shows a card.
 GPU = $(and $(filter cuda%,$(EXTRA)),$(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU' || ls /proc/driver/nvidia/gpus 2>/dev/null))
@@ -36,7 +38,7 @@ setup: $(STAMP)
 
 # The locked versions, by hash; then the farm itself, editable. uv does it in seconds and comes by hash as well. Where pip
 # is configured with a file of certificates (PIP_CERT, or `cert` in pip.conf), uv uses it too.
-$(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTRA),requirements/$(EXTRA).txt)
+$(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(LOCKS)
 	@python=$$(PYTHON="$(PYTHON)" ./requirements/find-python)
 	if [ ! -x $(BIN)/python ] || ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
 	  echo "setting up $(VENV) with $$($$python --version)" >&2
@@ -48,7 +50,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(if $(EXTR
 	if [ -n "$$certs" ] && [ -z "$${SSL_CERT_FILE:-}" ]; then
 	  export SSL_CERT_FILE="$${certs%%$$'\n'*}"
 	fi
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/tools.txt requirements/$(or $(EXTRA),all).txt
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/tools.txt $(LOCKS)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.ready*
 	echo '$(EXTRA)' > $(VENV)/.extra
