@@ -94,6 +94,10 @@ class BadFusion(BadInput):
     """{value!r} names no fused operations. Use one of {known}."""
 
 
+class BadGroups(BadInput):
+    """The groups {value} do not work: {why}."""
+
+
 class UnknownFamily(BadInput):
     """There is no kernel family {value!r}. Use one of {known}."""
 

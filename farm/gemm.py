@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from farm.errors import BadBatch, BadElementType, BadLayout, BadScalar, BadShape
+from farm.errors import BadBatch, BadElementType, BadGroups, BadLayout, BadScalar, BadShape
 from farm.fusion import Fusion
+from farm.groups import NONE, Groups, shortened
 from farm.scale import SCALE_BYTES, Scale
 
 MAX_EXTENT = 2**31 - 1
@@ -185,7 +186,12 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-ADDED_COLUMNS: Mapping[str, int | str] = {"batch": 1, "scale": Scale.NONE.value, "fused": Fusion.NONE.value}
+ADDED_COLUMNS: Mapping[str, int | str] = {
+    "batch": 1,
+    "scale": Scale.NONE.value,
+    "fused": Fusion.NONE.value,
+    "groups": NONE,
+}
 """Columns of a problem that older rows, recordings and campaigns lack, with the value that they mean."""
 
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", *ADDED_COLUMNS)
@@ -199,9 +205,10 @@ def added_columns(of: object) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A matrix multiplication, or a batch of equal ones, without the kernel that computes it.
+    """A matrix multiplication, a batch of equal ones or one in groups, without the kernel that computes it.
 
     The matrices of a batch lie one after the other in memory, each contiguous: A is [batch,m,k], B [batch,k,n] and D [batch,m,n].
+    With groups, A is [m,k] and D is [m,n] with the rows of all groups, and B is [groups,k,n].
     """
 
     shape: Shape
@@ -212,14 +219,33 @@ class Problem:
     batch: int = 1
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         if type(self.batch) is not int or not 1 <= self.batch <= MAX_EXTENT:
             raise BadBatch(value=self.batch, largest=MAX_EXTENT)
+        if self.groups is not None:
+            self._check_groups(self.groups)
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise BadScalar(name=name, value=value)
             object.__setattr__(self, name, float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
+
+    def _check_groups(self, groups: Groups) -> None:
+        why = None
+        if groups.rows != self.shape.m:
+            why = f"they have {groups.rows:,} rows together, and m is {self.shape.m:,}"
+        elif self.batch != 1:
+            why = f"a batch has no groups, and batch is {self.batch}"
+        elif self.layout.a_transposed:
+            why = f"the rows of a group lie together, so A is not transposed: the layout is nn or nt, not {self.layout}"
+        if why is not None:
+            raise BadGroups(value=shortened(str(groups)), why=why)
+
+    @property
+    def matrices_of_b(self) -> int:
+        """How many matrices B has: one for each product of a batch, and for each group."""
+        return self.batch if self.groups is None else len(self.groups.sizes)
 
     @property
     def flops(self) -> int:
@@ -229,11 +255,14 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """Compulsory memory traffic: A, B, scale factors and bias read once, D written once, C read once where beta is not 0."""
-        s = self.shape
-        inputs = (s.m * s.k + s.k * s.n) * self.types.ab.bytes
+        """Compulsory memory traffic: A, B, scale factors and bias read once, D written once, C read once where beta is not 0.
+
+        B, its scale factors and the bias of an empty group are not read.
+        """
+        s, of_b = self.shape, 1 if self.groups is None else self.groups.active
+        inputs = (s.m * s.k + of_b * s.k * s.n) * self.types.ab.bytes
         outputs = s.m * s.n * self.types.cd.bytes
-        return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes)
+        return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes(of_b))
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -243,15 +272,15 @@ class Problem:
     @property
     def operand_bytes(self) -> int:
         """Memory that A, B, C, scale factors and bias take: what one operand set allocates."""
-        s = self.shape
-        matrices = (s.m * s.k + s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes
-        return self.batch * (matrices + self._scale_and_bias_bytes)
+        s, of_b = self.shape, 1 if self.groups is None else len(self.groups.sizes)
+        matrices = (s.m * s.k + of_b * s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes
+        return self.batch * (matrices + self._scale_and_bias_bytes(of_b))
 
-    @property
-    def _scale_and_bias_bytes(self) -> int:
-        """The scale factors and the bias of one product."""
+    def _scale_and_bias_bytes(self, of_b: int) -> int:
+        """The scale factors and the bias of one product, with that many matrices B."""
         if self.scale is Scale.NONE and self.fused is Fusion.NONE:
             return 0
         s = self.shape
+        of_a, each_b = self.scale.factors(s.m, s.n, s.k)
         bias = s.n * self.types.cd.bytes if self.fused.bias else 0
-        return self.scale.factors(s.m, s.n, s.k) * SCALE_BYTES + bias
+        return of_a * SCALE_BYTES + of_b * (each_b * SCALE_BYTES + bias)

@@ -64,12 +64,12 @@ class Scale(StrEnum):
     def of_b(self) -> Blocks | None:
         return _BLOCKS.get(self.value.split(":")[-1])
 
-    def factors(self, m: int, n: int, k: int) -> int:
-        """How many factors the two matrices of one product have."""
+    def factors(self, m: int, n: int, k: int) -> tuple[int, int]:
+        """How many factors A and B of one product have."""
         if self.of_a is None or self.of_b is None:
-            return 0
+            return 0, 0
         (a_lines, a_inner), (b_lines, b_inner) = self.of_a.counts(m, k), self.of_b.counts(n, k)
-        return a_lines * a_inner + b_lines * b_inner
+        return a_lines * a_inner, b_lines * b_inner
 
     @classmethod
     def parse(cls, text: object) -> Scale:

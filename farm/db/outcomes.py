@@ -78,9 +78,7 @@ SELECT {", ".join(_KNOWN)} FROM (
     END) AS t(device_type)
     CROSS JOIN LATERAL (
         SELECT 2.0::double precision * c.batch * c.m * c.n * c.k AS flops,
-            c.batch * ((c.m::double precision * c.k + c.k::double precision * c.n) * element_bytes(c.ab)
-            + c.m::double precision * c.n * element_bytes(c.cd) * CASE WHEN c.beta = 0 THEN 1 ELSE 2 END
-            + scale_and_bias_bytes(c.m, c.n, c.k, c.cd, c.scale, c.fused)) AS bytes
+            gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups) AS bytes
     ) w
     LEFT JOIN (SELECT {", ".join(_WITHOUT_VALUE)} FROM v_measurements WHERE false) none ON true
 ) ended

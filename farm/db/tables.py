@@ -240,6 +240,7 @@ class ConfigurationRow(Base):
     batch: Mapped[int] = mapped_column(server_default="1")
     scale: Mapped[str] = mapped_column(server_default="none")
     fused: Mapped[str] = mapped_column(server_default="none")
+    groups: Mapped[str] = mapped_column(server_default="none")
     family: Mapped[str]
     parameters: Mapped[dict[str, Any]]
 

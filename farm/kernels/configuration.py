@@ -17,6 +17,7 @@ from farm.devices import DeviceTraits
 from farm.errors import BadBatch, BadConfiguration, BadKernelParameter, FarmError
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape, number_text
+from farm.groups import NONE, Groups
 from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
@@ -92,7 +93,7 @@ def problem_of(row: Mapping[str, Any]) -> Problem:
     }
     return Problem(
         shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]), int(added["batch"]),
-        Scale(added["scale"]), Fusion(added["fused"]),
+        Scale(added["scale"]), Fusion(added["fused"]), Groups.parse(added["groups"]),
     )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def problem_columns(problem: Problem) -> dict[str, Any]:
         **{"m": s.m, "n": s.n, "k": s.k},
         **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": problem.layout.value},
         **{"alpha": problem.alpha, "beta": problem.beta, "batch": problem.batch},
-        **{"scale": problem.scale.value, "fused": problem.fused.value},
+        **{"scale": problem.scale.value, "fused": problem.fused.value, "groups": str(problem.groups or NONE)},
     }
 
 
@@ -129,6 +130,8 @@ class Configuration:
             text += f" scale={p.scale}"
         if p.fused is not Fusion.NONE:
             text += f" fused={p.fused}"
+        if p.groups is not None:
+            text += f" groups={p.groups}"
         object.__setattr__(self, "canonical", text)
 
     def __str__(self) -> str:
@@ -158,6 +161,7 @@ class Configuration:
                 _batch(named.get("batch", "1")),
                 Scale.parse(named.get("scale", Scale.NONE)),
                 Fusion.parse(named.get("fused", Fusion.NONE)),
+                Groups.parse(named.get("groups", NONE)),
             )
         except FarmError:
             raise
@@ -194,6 +198,8 @@ class Configuration:
             return f"nothing here runs {family.name}: its rows are imported"
         if self.problem.batch != 1 and not family.batched:
             return f"{family.name} computes one product at a time: batch must be 1, not {self.problem.batch}"
+        if self.problem.groups is not None and not family.grouped:
+            return f"{family.name} computes no groups"
         if self.problem.scale not in family.scales:
             return f"{family.name} {_has_only('scale', family.scales, self.problem.scale)}"
         if self.problem.fused not in family.fusions:

@@ -74,6 +74,8 @@ class KernelFamily:
     chooses: bool = False
     # Whether it computes a batch of products in one launch.
     batched: bool = False
+    # Whether it computes all groups of rows, each with a matrix B of its own, in one measurement.
+    grouped: bool = False
     # The scale factors and the fused operations that it computes.
     scales: Collection[Scale] = (Scale.NONE,)
     fusions: Collection[Fusion] = (Fusion.NONE,)

@@ -233,7 +233,7 @@ def _numbered(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def _problems(columns: Mapping[str, Any]) -> tuple[Ints, list[Problem]]:
-    texts = ("ab", "cd", "acc", "layout", "scale", "fused")
+    texts = ("ab", "cd", "acc", "layout", "scale", "fused", "groups")
     code, first = _numbered([columns[name][0] if name in texts else columns[name] for name in PROBLEM_COLUMNS])
 
     def made(row: int) -> Problem:

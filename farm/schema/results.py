@@ -45,6 +45,7 @@ _CONFIGURATION = (
         "what follows the product: `none`, `bias`, `relu`, `gelu`, `silu`, or a bias with one of them, as in `bias+gelu`",
         name="fused",
     ),
+    Column("rows of each group, as in `16*8,3,0`; `none` where the product is not in groups", name="groups"),
 )
 _DERIVED = {
     "settled_samples": (

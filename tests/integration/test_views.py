@@ -19,8 +19,9 @@ from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
 from farm.fusion import Fusion
-from farm.gemm import ElementTypes, Problem, Shape
-from farm.kernels import Configuration, problem_columns
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.groups import Groups
+from farm.kernels import Configuration, problem_columns, problem_of
 from farm.measurement import Source
 from farm.report import best
 from farm.scale import Scale
@@ -348,23 +349,26 @@ def test_the_documents_python_runs(
 
 
 @pytest.mark.parametrize("scale", Scale)
-def test_the_database_counts_scale_factors_and_bias_as_a_problem_does(engine: Engine, scale: Scale) -> None:
+@pytest.mark.parametrize("groups", ["none", "300", "100*2,0*3,99,1"])
+def test_the_database_counts_the_bytes_that_a_problem_does(engine: Engine, scale: Scale, groups: str) -> None:
     for fused in Fusion:
-        problem = Problem(Shape(300, 200, 257), ElementTypes.parse("f8e4m3:f16:f32"), scale=scale, fused=fused)
-        (found,) = asked(
-            engine,
-            "SELECT scale_and_bias_bytes(:m, :n, :k, :cd, :scale, :fused) AS bytes",
-            **problem_columns(problem),
-        )
-        assert found["bytes"] == problem.bytes - Problem(problem.shape, problem.types).bytes
+        for beta, batch in ((0.0, 1), (1.0, 1 if groups != "none" else 3)):
+            shape, types = Shape(300, 200, 257), ElementTypes.parse("f8e4m3:f16:f32")
+            problem = Problem(shape, types, Layout.NT, 1.0, beta, batch, scale, fused, Groups.parse(groups))
+            (found,) = asked(
+                engine,
+                "SELECT gemm_bytes(:m, :n, :k, :ab, :cd, :beta, :batch, :scale, :fused, :groups) AS bytes",
+                **problem_columns(problem),
+            )
+            assert found["bytes"] == problem.bytes
 
 
-def test_views_have_scale_factors_and_fused_operations_with_their_traffic(engine: Engine, announce: Announce) -> None:
-    line = "cublaslt(algorithm=0) 300x208x272 f8e4m3:bf16:f32 nt beta=1 batch=2 scale=1x128:128x128 fused=bias+silu"
-    landed(engine, announce(card(1)), [(line, row(1.0))])
-    problem = Configuration.parse(line).problem
+@pytest.mark.parametrize("kind", ["batch=2 scale=1x128:128x128 fused=bias+silu", "fused=relu groups=100*2,0,99,1"])
+def test_views_have_the_kind_of_a_problem_and_its_traffic(engine: Engine, announce: Announce, kind: str) -> None:
+    configuration = Configuration.parse(f"cublaslt(algorithm=0) 300x208x272 f8e4m3 nt beta=1 {kind}")
+    landed(engine, announce(card(1)), [(configuration.canonical, row(1.0))])
     for view in ("v_measurements", "v_best_kernels"):
         (found,) = asked(engine, f"SELECT * FROM {view}")
-        assert (found["scale"], found["fused"]) == ("1x128:128x128", "bias+silu")
+        assert problem_of(found) == configuration.problem
     (found,) = asked(engine, "SELECT flops, bytes FROM v_measurements")
-    assert (found["flops"], found["bytes"]) == (problem.flops, problem.bytes)
+    assert (found["flops"], found["bytes"]) == (configuration.problem.flops, configuration.problem.bytes)

@@ -1,80 +1,76 @@
-"""A process group: nothing of it is left when its process ends, nor when its parent does."""
+"""Groups of rows, each multiplied with a matrix of its own: what such a problem is called, how large it is, and who computes it."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from farm.services.process_groups import ProcessGroup
-from farm.services.processes import is_alive
-from support.homes import eventually
+from farm.devices import DeviceKind, DeviceTraits
+from farm.errors import BadGroups
+from farm.gemm import ElementTypes, Layout, Problem, Shape
+from farm.groups import MAX_GROUPS, Groups
+from farm.kernels import Configuration
+from farm.scale import Scale
 
-LEADER = """
-import signal, subprocess, sys, time
-from pathlib import Path
-from farm.services.process_groups import end_with_starter
-end_with_starter()
-if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
-Path(sys.argv[1]).write_text(str(child.pid))
-time.sleep(600)
-"""
-STARTER = """
-import os, sys, time
-from farm.services.process_groups import ProcessGroup
-group = ProcessGroup([sys.executable, "-c", {leader!r}, {note!r}], environment=os.environ, grace_s=30)
-print(group.pid, flush=True)
-time.sleep(600)
-"""
+LINE = "cublaslt(algorithm=0) 131x256x64 bf16:bf16:f32 nt alpha=1 beta=0 groups=16*8,3,0*2"
+CARD = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**33, compute_capability=(9, 0))
 
 
-@pytest.fixture
-def note(tmp_path: Path) -> Path:
-    return tmp_path / "child.pid"
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50))
+def test_the_text_of_groups_reads_back(sizes: list[int]) -> None:
+    assert Groups.parse(str(Groups.of(sizes))) == Groups.of(sizes)
 
 
-def started(note: Path, *words: str, grace_s: float = 30) -> tuple[ProcessGroup, int]:
-    group = ProcessGroup([sys.executable, "-c", LEADER, str(note), *words], environment=os.environ, grace_s=grace_s)
-    eventually(lambda: note.exists() and note.read_text())
-    assert group.poll() is None
-    return group, int(note.read_text())
+def test_the_line_reads_back_and_other_spellings_are_the_same() -> None:
+    one = Configuration.parse(LINE)
+    assert one.problem.groups == Groups((16,) * 8 + (3, 0, 0))
+    assert one.canonical == LINE
+    assert Configuration.from_columns(one.columns()) == one
+    assert Configuration.parse(LINE.replace("16*8,3,0*2", "16*3,16,16*4,3,0,0")) == one
+    assert Configuration.parse(LINE.replace(" groups=16*8,3,0*2", "")).problem.groups is None
 
 
-def test_what_a_killed_process_leaves_behind_is_killed(note: Path) -> None:
-    group, child = started(note)
-    os.kill(group.pid, signal.SIGKILL)
-    assert group.wait() == -signal.SIGKILL
-    eventually(lambda: not is_alive(child))
+def test_groups_say_what_they_hold() -> None:
+    groups = Groups.of([16, 0, 17, 1])
+    assert (groups.rows, groups.active, groups.largest, groups.tiles(16)) == (34, 3, 17, 4)
 
 
-def test_a_process_that_ignores_the_request_to_end_is_killed_after_its_grace_time(note: Path) -> None:
-    group, child = started(note, "stubborn", grace_s=0.2)
-    group.terminate()
-    assert group.wait() == -signal.SIGKILL
-    eventually(lambda: not is_alive(child))
+def test_groups_read_a_matrix_each_but_empty_ones() -> None:
+    shape, types = Shape(100, 256, 512), ElementTypes.parse("f16")
+    alone, grouped = Problem(shape, types), Problem(shape, types, groups=Groups.of([60, 0, 40, 0]))
+    of_b = 256 * 512 * 2
+    assert grouped.flops == alone.flops
+    assert grouped.bytes == alone.bytes + of_b
+    assert grouped.operand_bytes == alone.operand_bytes + 3 * of_b
+    scaled = Problem(shape, types, scale=Scale.ROW, groups=Groups.of([60, 0, 40, 0]))
+    assert scaled.bytes == grouped.bytes + 4 * (100 + 2 * 256)
+    assert scaled.operand_bytes == grouped.operand_bytes + 4 * (100 + 4 * 256)
 
 
-def test_a_process_ends_with_its_parent(note: Path) -> None:
-    script = STARTER.format(leader=LEADER, note=str(note))
-    starter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert starter.stdout is not None
-    leader = int(starter.stdout.readline())
-    eventually(lambda: note.exists() and note.read_text())
-    starter.kill()
-    starter.wait()
-    starter.stdout.close()
-    eventually(lambda: not is_alive(leader))
-    os.kill(int(note.read_text()), signal.SIGKILL)  # a child of the farm ends with its parent: see `workers.child`
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("16,x", "'x' is not a number of rows; write for example 16[*]8,3,0"),
+        ("16*8,,3", "'' is not a number of rows"),
+        ("-1,132", "'-1' is not a number of rows"),
+        ("130", "they have 130 rows together, and m is 131"),
+        (f"0*{MAX_GROUPS},131", "there are 1 to 4,096 groups"),
+        ("131*99999", "there are 1 to 4,096 groups"),
+    ],
+)
+def test_groups_that_do_not_add_up_or_cannot_be_read_are_named(written: str, why: str) -> None:
+    with pytest.raises(BadGroups, match=rf"The groups .* do not work: {why}"):
+        Configuration.parse(LINE.replace("16*8,3,0*2", written))
 
 
-def test_a_process_whose_parent_ended_before_it_asked_ends_at_once(note: Path) -> None:
-    environment = {**os.environ, "FARM_PARENT_PID": "1"}
-    done = subprocess.run([sys.executable, "-c", LEADER, str(note)], env=environment, timeout=60, check=False)
-    assert done.returncode == -signal.SIGTERM
-    assert not note.exists()
+def test_groups_have_no_batch_and_rows_that_lie_together() -> None:
+    with pytest.raises(BadGroups, match="a batch has no groups, and batch is 2"):
+        Configuration.parse(f"{LINE} batch=2")
+    with pytest.raises(BadGroups, match="the layout is nn or nt, not tn"):
+        Problem(Shape(8, 8, 8), ElementTypes.parse("f32"), Layout.TN, groups=Groups.of([8]))
+
+
+def test_a_family_without_groups_refuses_them() -> None:
+    why = Configuration.parse(LINE.replace("cublaslt(algorithm=0)", "cutlass()")).why_invalid(CARD)
+    assert why == "cutlass computes no groups"

@@ -42,7 +42,7 @@ def test_what_is_not_known_is_named() -> None:
         BadFusion, match=r"'swish' names no fused operations\. Use one of none, bias, relu, gelu, silu, bias"
     ):
         Configuration.parse("cublaslt() 64 f16 fused=swish")
-    with pytest.raises(BadConfiguration, match="there is no 'gamma'; use alpha, beta, batch, scale, fused"):
+    with pytest.raises(BadConfiguration, match="there is no 'gamma'; use alpha, beta, batch, scale, fused, groups"):
         Configuration.parse("cublaslt() 64 f16 gamma=1")
     with pytest.raises(BadConfiguration, match="beta is there twice"):
         Configuration.parse("cublaslt() 64 f16 beta=1 beta=2")
@@ -64,15 +64,15 @@ def test_a_fusion_says_what_it_consists_of() -> None:
 @pytest.mark.parametrize(
     ("scale", "factors"),
     [
-        ("none", 0),
-        ("tensor", 2),
-        ("row", 300 + 200),
-        ("1x128", (300 + 200) * 3),
-        ("1x128:128x128", 300 * 3 + 2 * 3),
-        ("128x128:1x128", 3 * 3 + 200 * 3),
+        ("none", (0, 0)),
+        ("tensor", (1, 1)),
+        ("row", (300, 200)),
+        ("1x128", (300 * 3, 200 * 3)),
+        ("1x128:128x128", (300 * 3, 2 * 3)),
+        ("128x128:1x128", (3 * 3, 200 * 3)),
     ],
 )
-def test_each_block_has_a_factor_and_the_last_may_be_smaller(scale: str, factors: int) -> None:
+def test_each_block_has_a_factor_and_the_last_may_be_smaller(scale: str, factors: tuple[int, int]) -> None:
     assert Scale(scale).factors(300, 200, 257) == factors
 
 

@@ -21,7 +21,7 @@ SELECT
     h.name AS host,
     r.measured_at,
     r.source,
-    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.batch, c.scale, c.fused, c.family, c.parameters,
+    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.batch, c.scale, c.fused, c.groups, c.family, c.parameters,
     f.flops,
     f.bytes,
     f.flops / f.bytes AS intensity,
@@ -77,9 +77,7 @@ LEFT JOIN campaigns g ON g.id = r.campaign_id
 CROSS JOIN LATERAL (
     SELECT
         2.0::double precision * c.batch * c.m * c.n * c.k AS flops,
-        c.batch * ((c.m::double precision * c.k + c.k::double precision * c.n) * element_bytes(c.ab)
-        + c.m::double precision * c.n * element_bytes(c.cd) * CASE WHEN c.beta = 0 THEN 1 ELSE 2 END
-        + scale_and_bias_bytes(c.m, c.n, c.k, c.cd, c.scale, c.fused)) AS bytes
+        gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups) AS bytes
 ) f
 WHERE r.source %s 'sentinel'
 $view$, v_name, v_is);

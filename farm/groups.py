@@ -1,0 +1,82 @@
+"""The groups of a grouped product: rows of A that are multiplied with a matrix B of their own, as tokens with their expert's weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from farm.errors import BadGroups
+
+MAX_GROUPS = 4096
+"""Mixtures of experts have up to 2,048 experts in a layer (Switch-C)."""
+
+NONE = "none"
+"""What the column has for a product without groups."""
+
+_RUN = re.compile(r"(\d{1,10})(?:\*(\d{1,5}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The rows of each group, in the order in which they lie in A. A group may be empty.
+
+    As text, sizes are separated by commas, and `16*8` are 8 groups of 16 rows.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.sizes) <= MAX_GROUPS:
+            raise BadGroups(
+                value=shortened(str(self)), why=f"there are 1 to {MAX_GROUPS:,} groups, not {len(self.sizes):,}"
+            )
+
+    @property
+    def active(self) -> int:
+        """How many groups have rows: B of the others is not read."""
+        return sum(size > 0 for size in self.sizes)
+
+    @property
+    def rows(self) -> int:
+        """The rows of all groups."""
+        return sum(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        """The rows of the largest group."""
+        return max(self.sizes)
+
+    def tiles(self, rows: int) -> int:
+        """How many tiles of that many rows cover the groups; a tile has rows of one group."""
+        return sum(-(-size // rows) for size in self.sizes)
+
+    def __str__(self) -> str:
+        runs = ((size, len(list(run))) for size, run in groupby(self.sizes))
+        return ",".join(f"{size}*{count}" if count > 1 else str(size) for size, count in runs)
+
+    @classmethod
+    def of(cls, sizes: Iterable[int]) -> Groups:
+        return cls(tuple(sizes))
+
+    @classmethod
+    def parse(cls, text: object) -> Groups | None:
+        """None for `none`. Raises `BadGroups`."""
+        if text == NONE:
+            return None
+        sizes: list[int] = []
+        for run in str(text).split(","):
+            found = _RUN.fullmatch(run.strip())
+            if found is None:
+                why = f"{shortened(run)!r} is not a number of rows; write for example 16*8,3,0"
+                raise BadGroups(value=shortened(str(text)), why=why)
+            count = int(found[2] or 1)
+            if len(sizes) + count > MAX_GROUPS:
+                raise BadGroups(value=shortened(str(text)), why=f"there are 1 to {MAX_GROUPS:,} groups")
+            sizes += [int(found[1])] * count
+        return cls(tuple(sizes))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
