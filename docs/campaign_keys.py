@@ -11,14 +11,16 @@ from pydantic.fields import FieldInfo
 from farm.campaign.axes import Axis
 from farm.campaign.campaign import Campaign
 from farm.campaign.domain import Layers, ListedShapes, Ranges, ShapeFile
+from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock, RoutingKeys, WeightsBlock
 from farm.campaign.messages import values_of
-from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ProblemBlock, ShapesBlock
+from farm.campaign.problem_blocks import AxesBlock, BatchedBlock, DomainBlock, ProblemBlock, ShapedBlock, ShapesBlock
 from farm.campaign.weighted import Weighted
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import MatrixRules, OperandRules
 
 TABLES: tuple[tuple[type[BaseModel], ...], ...] = (
-    (Campaign,), (ShapesBlock, AxesBlock, ProblemBlock), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
+    (Campaign,), (ShapesBlock, AxesBlock, ProblemBlock, BatchedBlock, ShapedBlock),
+    (ModelBlock, ExpertsBlock, RoutingKeys, WeightsBlock), (RecordedBlock,), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
     (MeasuringRules,), (TimingRules,), (OperandRules,), (MatrixRules,),
 )  # fmt: skip
 """The models whose keys are in one table. Those of kernels and searches have tables of their own."""
@@ -49,7 +51,9 @@ def _default(field: FieldInfo) -> str:
     values = default.weight_of if isinstance(default, Weighted) else default
     if isinstance(default, Axis):
         values = tuple(default)
-    return ", ".join(map(_text, values if isinstance(values, (tuple, dict)) else [values]))
+    if isinstance(values, (tuple, dict)):
+        return ", ".join("`none`" if value is None else _text(value) for value in values)
+    return _text(values)
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.gemm import ADDED_COLUMNS, number_text
+from farm.groups import groups_text
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
@@ -68,16 +69,23 @@ def types_of_text(types: str) -> str:
 
 
 def scalars_text(alpha: float, beta: float, **added: int | str | None) -> str:
-    """` alpha=2 beta=1 batch=8 scale=row`, which follows a problem: what is not as usual.
+    """` alpha=2 beta=1 batch=8 scale=row`, which follows a problem: what is not as usual. Many groups are described by numbers.
 
     Args:
         added: values of `ADDED_COLUMNS`. Older rows lack some, or have None.
     """
     factors = "" if (alpha, beta) == (1, 0) else f" alpha={number_text(alpha)} beta={number_text(beta)}"
     unusual = (
-        f" {name}={added[name]}" for name, usual in ADDED_COLUMNS.items() if added.get(name) not in (None, usual)
+        f" {name}={added_text(name, added[name])}"
+        for name, usual in ADDED_COLUMNS.items()
+        if added.get(name) not in (None, usual)
     )
     return factors + "".join(unusual)
+
+
+def added_text(name: str, value: object) -> str:
+    """A value of one of `ADDED_COLUMNS` for people."""
+    return groups_text(str(value)) if name == "groups" else str(value)
 
 
 def problem_text(row: Mapping[str, Any]) -> str:

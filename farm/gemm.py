@@ -200,7 +200,8 @@ PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", 
 
 def added_columns(of: object) -> dict[str, Any]:
     """The values of `ADDED_COLUMNS` of a problem, or of anything with attributes of their names."""
-    return {name: getattr(of, name) for name in ADDED_COLUMNS}
+    values = {name: getattr(of, name) for name in ADDED_COLUMNS}
+    return values | {"groups": str(values["groups"] or NONE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,8 @@ class Problem:
             why = f"a batch has no groups, and batch is {self.batch}"
         elif self.layout.a_transposed:
             why = f"the rows of a group lie together, so A is not transposed: the layout is nn or nt, not {self.layout}"
+        elif self.scale is Scale.BLOCK_GROUP:
+            why = f"a factor of 128 rows of A would belong to several groups, and scale is {self.scale}"
         if why is not None:
             raise BadGroups(value=shortened(str(groups)), why=why)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from farm.errors import BadGroups
 
 MAX_GROUPS = 4096
 """Mixtures of experts have up to 2,048 experts in a layer (Switch-C)."""
+
+MAX_SHOWN = 24
+"""Tables show longer texts of groups by their numbers."""
 
 NONE = "none"
 """What the column has for a product without groups."""
@@ -52,9 +56,16 @@ class Groups:
         """How many tiles of that many rows cover the groups; a tile has rows of one group."""
         return sum(-(-size // rows) for size in self.sizes)
 
+    @property
+    def summary(self) -> str:
+        """For people: the text of sizes where it is short, else how many there are, `128 (97 with rows, at most 35)`."""
+        text = str(self)
+        if len(text) <= MAX_SHOWN:
+            return text
+        return f"{len(self.sizes):,} ({self.active:,} with rows, at most {self.largest:,})"
+
     def __str__(self) -> str:
-        runs = ((size, len(list(run))) for size, run in groupby(self.sizes))
-        return ",".join(f"{size}*{count}" if count > 1 else str(size) for size, count in runs)
+        return _text(self.sizes)
 
     @classmethod
     def of(cls, sizes: Iterable[int]) -> Groups:
@@ -76,6 +87,20 @@ class Groups:
                 raise BadGroups(value=shortened(str(text)), why=f"there are 1 to {MAX_GROUPS:,} groups")
             sizes += [int(found[1])] * count
         return cls(tuple(sizes))
+
+
+@lru_cache(maxsize=1024)
+def _text(sizes: tuple[int, ...]) -> str:
+    """Kept, because every configuration of a problem has it in its line."""
+    runs = ((size, len(list(run))) for size, run in groupby(sizes))
+    return ",".join(f"{size}*{count}" if count > 1 else str(size) for size, count in runs)
+
+
+@lru_cache(maxsize=1024)
+def groups_text(text: str) -> str:
+    """The text of a column for people. See `Groups.summary`."""
+    groups = None if len(text) <= MAX_SHOWN else Groups.parse(text)
+    return text if groups is None else groups.summary
 
 
 def shortened(text: str) -> str:

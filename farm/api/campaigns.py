@@ -25,6 +25,7 @@ from farm.db.kernels import AwaitedKernels
 from farm.db.states import CampaignState, JobState, Role
 from farm.errors import BadInput, CampaignCancelled, NotYourCampaign, OwnerNotYours
 from farm.fusion import Fusion
+from farm.groups import NONE
 from farm.operands import OperandRules, operand_rules
 from farm.protocols import ProtocolName
 from farm.scale import Scale
@@ -271,6 +272,7 @@ class ConfigurationColumns(Document):
     batch: int = 1
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
+    groups: str = NONE
     family: str
     parameters: dict[str, Any]
 

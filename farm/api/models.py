@@ -17,6 +17,7 @@ from farm.db.states import Role
 from farm.errors import ModelRefused, NoSuchModel, NotPredictable
 from farm.fusion import Fusion
 from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.groups import NONE, Groups
 from farm.kernels import Configuration
 from farm.protocols import Time
 from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
@@ -335,6 +336,9 @@ Batch = Annotated[
 ]
 Scales = Annotated[Scale, Field(description="Scale factors of A and B.")]
 Fusions = Annotated[Fusion, Field(description="Operations that follow the product.")]
+RowsOfGroups = Annotated[
+    str, Field(description="Rows of each group, as in 16*8,3,0. Their sum is m.", examples=["16*8,3,0"])
+]
 Families = Annotated[list[str] | None, Field(description="Only kernels of this family; may be repeated.")]
 Objectives = Annotated[Objective, Field(description="What to minimize."), Cli(("--objective", "-o"))]
 
@@ -351,6 +355,7 @@ def recommend(
     batch: Batch = 1,
     scale: Scales = Scale.NONE,
     fused: Fusions = Fusion.NONE,
+    groups: RowsOfGroups = NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -363,8 +368,9 @@ def recommend(
 ) -> Recommended:
     """Rank the kernels that were measured and that a card can run for a problem, the best first."""
     problem = Problem(
-        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused
-    )
+        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused,
+        Groups.parse(groups),
+    )  # fmt: skip
     info, model = access.models.pull(device_type, version)
     found = registry.recommend(
         model, problem, families=family or (), objective=objective, time=time, top=top, unmeasured=unmeasured
@@ -390,6 +396,7 @@ def costs(
     batch: Batch = 1,
     scale: Scales = Scale.NONE,
     fused: Fusions = Fusion.NONE,
+    groups: RowsOfGroups = NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -404,13 +411,14 @@ def costs(
     models whose rows were measured by different protocols are in different groups.
     """
     problem = Problem(
-        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused
-    )
+        Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused,
+        Groups.parse(groups),
+    )  # fmt: skip
     models = registry.answering_models(access.settings.tracking_uri)
     answers = [_cost(access, info, problem, family, objective, time, top) for info in models]
-    groups = registry.protocol_groups([one.answered_by.conditions for one in answers])
+    numbers = registry.protocol_groups([one.answered_by.conditions for one in answers])
     of_group: dict[int, list[CostOn]] = {}
-    for number, answer in zip(groups, answers, strict=True):
+    for number, answer in zip(numbers, answers, strict=True):
         of_group.setdefault(0 if mix_protocols else number, []).append(answer)
     found = []
     least = _least(objective, time)

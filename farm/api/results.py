@@ -22,6 +22,7 @@ from farm.errors import BadInput
 from farm.formatting import scalars_text, types_of_text
 from farm.fusion import Fusion
 from farm.gemm import added_columns
+from farm.groups import NONE
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
 from farm.report.best import TimedKernel, summary
@@ -117,6 +118,7 @@ class BestOf(Document):
     batch: int = 1
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
+    groups: str = NONE
     device_type: str
     best: TimedKernel
     baseline: TimedKernel | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")

@@ -121,6 +121,16 @@ class Axis:
         """How many values the axis has, where values that two entries share count twice."""
         return sum(map(len, self._parts))
 
+    @property
+    def largest(self) -> int:
+        """The largest value."""
+        return max(part[-1] for part in self._parts)
+
+    @property
+    def max_sum(self) -> int:
+        """At least the sum of the values."""
+        return sum(len(part) * (part[0] + part[-1]) for part in self._parts) // 2
+
     @cached_property
     def values(self) -> Sequence[int]:
         """The values. Where they are equally spaced, a range, which takes no memory for them."""

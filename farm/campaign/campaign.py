@@ -23,7 +23,8 @@ from farm.campaign.constraints import PROBLEM_NAMES, Constraint, parse_constrain
 from farm.campaign.drawing import DomainSource, max_without_kernel
 from farm.campaign.kernel_blocks import KERNELS, KernelBlock
 from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
-from farm.campaign.problem_blocks import PROBLEMS, DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
+from farm.campaign.problem_blocks import DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
+from farm.campaign.problem_models import PROBLEMS
 from farm.campaign.reading import FileProblems, Located
 from farm.campaign.shape_files import FileContext
 from farm.campaign.source_blocks import SourceBlock
@@ -199,7 +200,7 @@ class Campaign(FileModel):
 
     @property
     def listed_blocks(self) -> list[ListedBlock]:
-        """Its blocks that name their shapes."""
+        """Its blocks that list their problems."""
         return [block for block in self.problems if isinstance(block, ListedBlock)]
 
     @property
@@ -441,5 +442,6 @@ class _Filter:
 def _values_of(problem: Problem) -> tuple[Any, ...]:
     """A problem's values under `PROBLEM_NAMES`, in their order."""
     p, s, t, flops, size = problem, problem.shape, problem.types, problem.flops, problem.bytes
-    sizes = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, flops, size, flops / size)
+    groups, active = (1, 1) if p.groups is None else (len(p.groups.sizes), p.groups.active)
+    sizes = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, flops, size, flops / size, groups, active)
     return (*sizes, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)

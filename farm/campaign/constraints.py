@@ -13,7 +13,7 @@ from farm.gemm import ElementType, Layout
 from farm.kernels import FAMILIES
 from farm.scale import Scale
 
-PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity")
+PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity", "groups", "active_groups")
 PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
     "layout": tuple(Layout),
     "ab": tuple(ElementType),

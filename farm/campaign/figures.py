@@ -8,6 +8,7 @@ from farm.both_times import protocol_text
 from farm.formatting import scalars_text
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, added_columns
+from farm.groups import NONE
 from farm.protocols import ProtocolName
 from farm.scale import Scale
 
@@ -101,6 +102,8 @@ class DrawnProblem:
     batch: int = 1
     scale: str = Scale.NONE.value
     fused: str = Fusion.NONE.value
+    # A domain has none.
+    groups: str = NONE
 
     @property
     def problem(self) -> str:

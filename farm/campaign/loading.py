@@ -76,14 +76,15 @@ def texts_named(text: str, path: Path) -> dict[str, str]:
 
 
 def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    """The files that the domains, operands and kernels of a campaign name, with the location of each name."""
+    """The files that the problems, operands and kernels of a campaign name, with the location of each name."""
     measure = data.get("measure")
     for at, name in files_named(measure.get("operands") if isinstance(measure, dict) else None):
         yield ("measure", "operands", *at), name
     for i, block in entries_of(data.get("problems")):
-        for j, source in entries_of(block.get("domain") if isinstance(block, dict) else None):
-            if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():
-                yield ("problems", *i, "domain", *j, "file"), source["file"]
+        for key in ("domain", "routing"):
+            for j, source in entries_of(block.get(key) if isinstance(block, dict) else None):
+                if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():
+                    yield ("problems", *i, key, *j, "file"), source["file"]
     for i, block in entries_of(data.get("kernels")):
         if isinstance(block, dict) and isinstance(block.get("file"), str) and block["file"].strip():
             yield ("kernels", *i, "file"), block["file"]

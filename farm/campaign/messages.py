@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
+from farm.campaign.expert_blocks import GroupedBlock, ModelBlock
 from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.reading import Located, Location, item_of
 from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
@@ -64,6 +65,12 @@ def _unknown_field(name: str, model: type[BaseModel], file: Located, root: type[
         return "a block of problems has shapes, or m, n and k, not both"
     if model is DomainBlock and name in ("shapes", "m", "n", "k"):
         return f"a block of problems has a domain, or its shapes, not both; move {name} into the domain, or remove the domain"
+    if model is DomainBlock and name == "groups":
+        return "the shapes of a domain have no groups; list shapes, or describe experts, in a campaign of their own"
+    if issubclass(model, GroupedBlock) and name in ("groups", "batch", "shapes", "m", "n", "k"):
+        return f"routing and weights decide the problems of a block of experts; remove {name}"
+    if model is ModelBlock and name in ("experts", "top_k", "weights"):
+        return f"the model has its {name}; remove {name}, or write experts, top_k and weights instead of model"
     unused = PRODUCT_KEYS if model is root and "configurations" in file.data else set[str]()
     known = [key for key in model.model_fields if key not in unused]
     if issubclass(model, Search) and (others := readers_of(name)):

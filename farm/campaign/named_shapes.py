@@ -59,6 +59,32 @@ MODELS = (
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertLayer:
+    """The published dimensions of a layer of experts, which decide its products in groups."""
+
+    source: str
+    experts: int
+    # How many of them a token chooses.
+    top_k: int
+    hidden: int
+    # Inner width of one expert.
+    intermediate: int
+
+    @property
+    def weights(self) -> tuple[tuple[int, int], ...]:
+        """(n, k) of the weights of an expert: gate and up, fused as inference engines fuse them, and down."""
+        return (2 * self.intermediate, self.hidden), (self.hidden, self.intermediate)
+
+
+EXPERT_LAYERS: Mapping[str, ExpertLayer] = {
+    "mixtral-8x7b": ExpertLayer("mistralai/Mixtral-8x7B-v0.1 config.json", 8, 2, 4096, 14336),
+    "qwen3-30b-a3b": ExpertLayer("Qwen/Qwen3-30B-A3B config.json", 128, 8, 2048, 768),
+    "deepseek-v3": ExpertLayer("deepseek-ai/DeepSeek-V3 config.json", 256, 8, 7168, 2048),
+}
+"""Layers of experts by model, in the order of the fields."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShapeSet:
     """A named set of shapes with its origin."""
 

@@ -1,4 +1,7 @@
-"""Blocks of problems: shapes that are listed, the product of three axes, or a domain, each with variants."""
+"""Blocks of problems: shapes that are listed, the product of three axes, or a domain, each with variants.
+
+`farm.campaign.expert_blocks` has those of mixtures of experts.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,21 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
-from typing import Annotated, Any, TypeVar
+from itertools import islice, product
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from farm.campaign.axes import Axis, AxisKey, shown
 from farm.campaign.domain import Domain, Source, Weight, mixture
 from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
-from farm.campaign.values import NUMBER, FileModel, Mappings, Values, as_list, ordered
+from farm.campaign.values import NUMBER, FileModel, Values, as_list, ordered, wrong_key
 from farm.campaign.weighted import Weighted
+from farm.errors import BadGroups
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.groups import NONE, Groups
 from farm.scale import Scale
 
 _EXTENTS = range(1, MAX_EXTENT + 1)
@@ -38,7 +43,7 @@ def _types_of(written: object) -> ElementTypes:
 _Word = TypeVar("_Word", Layout, Scale, Fusion)
 
 
-def _words(kind: type[_Word]) -> Values:
+def words(kind: type[_Word]) -> Values:
     """Declares a key whose values are words, which a class can parse."""
     return Values(
         lambda written: kind.parse(shown(written) if isinstance(written, (list, dict)) else written),
@@ -54,6 +59,17 @@ def _scalar_of(written: object) -> float:
     except OverflowError:
         pass
     raise ValueError(f"{shown(written)} is not a finite number; write a number such as 1 or 0.5")
+
+
+def _groups_of(written: object) -> Groups | None:
+    if not isinstance(written, (str, int)):
+        raise ValueError(f"{shown(written)} is not the groups of a product; write their rows as '16*8,3,0', or none")  # noqa: TRY004
+    return Groups.parse(written)
+
+
+def groups_text(groups: Groups | None) -> str:
+    """As a file has them."""
+    return NONE if groups is None else str(groups)
 
 
 def _shapes_of(written: object) -> tuple[Shape, ...]:
@@ -95,12 +111,12 @@ _SHAPE = {
 
 
 class ProblemBlock(FileModel):
-    """Shapes, each with every combination of types, layouts, alpha, beta, batch, scale and fused."""
+    """Problems with every combination of types, layouts, alpha, beta, scale and fused."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
         description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
     )
-    layouts: Annotated[tuple[Layout, ...], _words(Layout)] = Field(
+    layouts: Annotated[tuple[Layout, ...], words(Layout)] = Field(
         default=(Layout.NN,),
         description="`nn nt tn tt`, A's letter first: `n` stored as written, `t` stored transposed",
     )
@@ -110,13 +126,10 @@ class ProblemBlock(FileModel):
     beta: Annotated[tuple[float, ...], Values(_scalar_of, gather=ordered(), schema=NUMBER)] = Field(
         default=(0.0,), description="factors of C"
     )
-    batch: Annotated[Axis, AxisKey("batch", _EXTENTS)] = Field(
-        default=_ONE, description="numbers of products with matrices of their own, computed in one launch: an axis"
-    )
-    scale: Annotated[tuple[Scale, ...], _words(Scale)] = Field(
+    scale: Annotated[tuple[Scale, ...], words(Scale)] = Field(
         default=(Scale.NONE,), description=f"scale factors of A and B: `{' '.join(Scale)}`"
     )
-    fused: Annotated[tuple[Fusion, ...], _words(Fusion)] = Field(
+    fused: Annotated[tuple[Fusion, ...], words(Fusion)] = Field(
         default=(Fusion.NONE,), description=f"operations that follow the product: `{' '.join(Fusion)}`"
     )
 
@@ -124,28 +137,77 @@ class ProblemBlock(FileModel):
     def _to_document(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the usual values of `ADDED_COLUMNS`, so that older campaigns keep their documents and digests."""
         document: dict[str, Any] = write(self)
-        for name in ADDED_COLUMNS:
-            if getattr(self, name) == type(self).model_fields[name].default:
+        fields = type(self).model_fields
+        for name in ADDED_COLUMNS.keys() & fields.keys():
+            if getattr(self, name) == fields[name].default:
                 del document[name]
         return document
 
     def lengths(self) -> dict[str, int]:
         """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
-        lengths = {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta", "scale", "fused")}
-        return lengths | {"batch": self.batch.max_length}
+        return {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta", "scale", "fused")}
+
+
+class BatchedBlock(ProblemBlock):
+    """A block whose problems may be batches."""
+
+    batch: Annotated[Axis, AxisKey("batch", _EXTENTS)] = Field(
+        default=_ONE, description="numbers of products with matrices of their own, computed in one launch: an axis"
+    )
+
+    def lengths(self) -> dict[str, int]:
+        return super().lengths() | {"batch": self.batch.max_length}
 
     @property
     def added(self) -> tuple[Sequence[Any], ...]:
-        """The values of each of `ADDED_COLUMNS`."""
+        """The values of batch, scale and fused, as they follow in a problem."""
         return self.batch.values, self.scale, self.fused
 
 
 class ListedBlock(ProblemBlock):
-    """A block that names its shapes."""
+    """A block that lists its problems."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many problems the block has."""
+
+    @abstractmethod
+    def problems(self) -> Iterator[Problem]:
+        """The problems, one after another."""
+
+
+class ShapedBlock(ListedBlock, BatchedBlock):
+    """A block that names its shapes: each with every combination of the other keys."""
+
+    groups: Annotated[
+        tuple[Groups | None, ...],
+        Values(_groups_of, write=groups_text, gather=ordered(groups_text)),
+    ] = Field(
+        default=(None,),
+        description="the rows of each group, with a matrix B of its own: `16*8,3,0` are 8 groups of 16 rows, one of 3 and an empty one; "
+        "m is their sum",
+    )
+
+    @model_validator(mode="after")
+    def _has_fitting_groups(self) -> Self:
+        if self.groups != (None,):
+            # All values of m are the sum of all groups, so the second one is wrong already.
+            variants = product(islice(self.each_m(), 2), self.layouts, self.batch.values[:2], self.scale, self.groups)
+            for m, layout, batch, scale, groups in variants:
+                try:
+                    Problem(Shape(m, 1, 1), self.types[0], layout, batch=batch, scale=scale, groups=groups)
+                except BadGroups as error:
+                    raise wrong_key(type(self), "groups", str(error)) from None
+        return self
 
     @abstractmethod
     def each_shape(self) -> Iterator[Shape]:
         """The shapes, one after another."""
+
+    @abstractmethod
+    def each_m(self) -> Iterator[int]:
+        """Every m of the shapes, one after another."""
 
     @abstractmethod
     def shape_count(self) -> int:
@@ -153,20 +215,21 @@ class ListedBlock(ProblemBlock):
 
     @property
     def size(self) -> int:
-        """How many problems the block has."""
         return self.shape_count() * math.prod(map(len, self._variants()))
 
     def problems(self) -> Iterator[Problem]:
-        """The problems, one after another."""
         variants = list(product(*self._variants()))
         return (Problem(shape, *variant) for shape in self.each_shape() for variant in variants)
 
+    def lengths(self) -> dict[str, int]:
+        return super().lengths() | {"groups": len(self.groups)}
+
     def _variants(self) -> tuple[Sequence[Any], ...]:
         """What follows the shape in a problem."""
-        return self.types, self.layouts, self.alpha, self.beta, *self.added
+        return self.types, self.layouts, self.alpha, self.beta, *self.added, self.groups
 
 
-class ShapesBlock(ListedBlock):
+class ShapesBlock(ShapedBlock):
     """A block that lists its shapes."""
 
     shapes: Annotated[tuple[Shape, ...], Values(_shapes_of, write=str, gather=_distinct, split=_as_shapes, schema=_SHAPE)] = Field(
@@ -176,6 +239,9 @@ class ShapesBlock(ListedBlock):
     def each_shape(self) -> Iterator[Shape]:
         return iter(self.shapes)
 
+    def each_m(self) -> Iterator[int]:
+        return iter(dict.fromkeys(shape.m for shape in self.shapes))
+
     def shape_count(self) -> int:
         return len(self.shapes)
 
@@ -183,7 +249,7 @@ class ShapesBlock(ListedBlock):
         return {"shapes": len(self.shapes)} | super().lengths()
 
 
-class AxesBlock(ListedBlock):
+class AxesBlock(ShapedBlock):
     """A block with every combination of three axes."""
 
     m: Annotated[Axis, AxisKey("m", _EXTENTS)] = Field(description=_AXIS, examples=["512..8192 x2"])
@@ -194,6 +260,9 @@ class AxesBlock(ListedBlock):
         # itertools.product would hold each axis in memory; these stay ranges.
         return (Shape(m, n, k) for m in self.m for n in self.n for k in self.k)
 
+    def each_m(self) -> Iterator[int]:
+        return iter(self.m)
+
     def shape_count(self) -> int:
         return len(self.m) * len(self.n) * len(self.k)
 
@@ -201,7 +270,7 @@ class AxesBlock(ListedBlock):
         return {name: getattr(self, name).max_length for name in "mnk"} | super().lengths()
 
 
-class DomainBlock(ProblemBlock):
+class DomainBlock(BatchedBlock):
     """A block whose problems are drawn: shapes of a domain; the values of each other key have equal probability."""
 
     domain: Domain = Field(description="the name of a domain, one source, or a list of both")
@@ -233,15 +302,3 @@ def with_whole_weights(blocks: Sequence[DomainBlock]) -> list[DomainBlock]:
     if any(weight // divisor > 2**sys.float_info.mant_dig for weight in whole):
         return list(blocks)
     return [block.model_copy(update={"weight": float(w // divisor)}) for block, w in zip(blocks, whole, strict=True)]
-
-
-def problem_model(written: object) -> type[ProblemBlock]:
-    """The model of a block of problems: with a domain where it names one, with axes where it names one, else with shapes."""
-    if isinstance(written, dict) and "domain" in written:
-        return DomainBlock
-    has_axes = isinstance(written, dict) and "shapes" not in written and {"m", "n", "k"} & written.keys()
-    return AxesBlock if has_axes else ShapesBlock
-
-
-PROBLEMS = Mappings(problem_model, models=lambda: [ShapesBlock, AxesBlock, DomainBlock])
-"""Declares a key of blocks of problems."""

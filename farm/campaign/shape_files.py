@@ -92,7 +92,7 @@ def among(texts: Mapping[str, str]) -> ReadText:
         if name not in texts:
             raise ValueError(
                 f"{name} was not sent with the campaign, and the server opens no files; list the shapes instead, "
-                "as in {shapes: {512x4096x4096: 2}}, or use farm submit"
+                "as in {shapes: {512x4096x4096: 2}}, or the routings, as in ['16*8,3,0'], or use farm submit"
             )
         return texts[name]
 

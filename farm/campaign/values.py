@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from farm.errors import FarmError
 
@@ -26,6 +26,12 @@ class FileModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, arbitrary_types_allowed=True, ignored_types=(cached_property,)
     )
+
+
+def wrong_key(model: type[BaseModel], key: str, why: str) -> ValidationError:
+    """The error of a key whose value does not fit those of others, for a validator of the whole model to raise."""
+    error = PydanticCustomError("value_error", "{error}", {"error": why})
+    return ValidationError.from_exception_data(model.__name__, [InitErrorDetails(type=error, loc=(key,), input=None)])
 
 
 def as_list(written: object) -> list[Any]:

@@ -29,6 +29,7 @@ from farm.db.states import CampaignState
 from farm.errors import FarmError
 from farm.formatting import counts_text, seconds_text, types_of_text
 from farm.gemm import ADDED_COLUMNS
+from farm.groups import NONE
 from farm.kernels.toolchains import extras_of
 from farm.operands import OperandRules
 from farm.services.session import Session
@@ -199,6 +200,7 @@ def _print_drawn(drawn: Drawn) -> None:
             *map(_quantiles_text, (of.m, of.n, of.k, of.batch)),
             ", ".join(of.scale),
             ", ".join(of.fused),
+            NONE,
             _quantiles_text(of.flops, ".2g"),
         )
         for of in drawn.by_types

@@ -30,6 +30,7 @@ from farm.cli.versions import (
 from farm.errors import BadInput
 from farm.fusion import Fusion
 from farm.gemm import MAX_EXTENT, ElementTypes, Layout, Problem, Shape
+from farm.groups import NONE, Groups
 from farm.kernels import Configuration, Kernel
 from farm.kernels.families import TILE_STUDY
 from farm.protocols import Time
@@ -193,6 +194,7 @@ def predict(
     fused: Annotated[
         Fusion, typer.Option("--fused", help="Operations that follow the product, with --shape.")
     ] = Fusion.NONE,
+    groups: Annotated[str, typer.Option("--groups", help="Rows of each group, as in 16*8,3,0, with --shape.")] = NONE,
     family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = TILE_STUDY.name,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
@@ -214,8 +216,9 @@ def predict(
     configurations = [Configuration.parse(text) for text in request.configurations]
     if shape is not None:
         problem = Problem(
-            Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), batch=batch, scale=scale, fused=fused
-        )
+            Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout),
+            batch=batch, scale=scale, fused=fused, groups=Groups.parse(groups),
+        )  # fmt: skip
         configurations.append(Configuration(problem, Kernel.of(family, **_parameters(parameter or []))))
     if not configurations and file is None:
         raise BadInput(detail='Nothing to predict: give "tiled(tile=16) 512x512x512 f32", --shape or --file.')

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.cli.tables import Column
+from farm.formatting import added_text
 from farm.gemm import ADDED_COLUMNS
 
 ADDED = tuple(
@@ -16,7 +17,7 @@ ADDED = tuple(
 
 def added_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """The cells of a row in these columns."""
-    return tuple(str(row[name]) for name in ADDED_COLUMNS)
+    return tuple(added_text(name, row[name]) for name in ADDED_COLUMNS)
 
 
 def usual_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -12,6 +12,7 @@ from farm.compare.statistics import Floats, Ints
 from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.gpus import Gpu
+from farm.groups import Groups
 from farm.scale import SCALE_BYTES, Scale
 
 _DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
@@ -41,12 +42,14 @@ class Problems:
     scales: list[str]
     fused: Ints  # position in `fusions`
     fusions: list[str]
+    groups: Ints  # position in `groupings`
+    groupings: list[str]
     family: Ints  # position in `families`
     families: list[str]
 
     def at(self, which: Ints) -> Problems:
         """The problems of the chosen configurations."""
-        names = ("m", "n", "k", "types", "beta", "batch", "scale", "fused", "family")
+        names = ("m", "n", "k", "types", "beta", "batch", "scale", "fused", "groups", "family")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -70,26 +73,40 @@ def bytes_of(problems: Problems) -> Floats:
     of_output = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
     m, n, k = problems.m, problems.n, problems.k
     outputs = np.where(problems.beta != 0, 2, 1) * of_output
-    read, written = inputs * (m * k + k * n), outputs * (m * n)  # numbers of elements are below 2^63
-    added = _scale_and_bias_bytes(problems, of_output)
+    of_b = _matrices_of_b(problems)
+    # Numbers of elements of one matrix are below 2^63.
+    read, written = inputs * (m * k + of_b * (k * n)), outputs * (m * n)
+    added = _scale_and_bias_bytes(problems, of_b, of_output)
     return np.asarray((read + written + added) * problems.batch, dtype=np.float64)
 
 
-def _scale_and_bias_bytes(problems: Problems, of_output: Floats) -> Floats:
-    """The scale factors and the bias of one product. `of_output` has the bytes of an element of D: [configurations]."""
+def _matrices_of_b(problems: Problems) -> Floats:
+    """How many matrices B one product reads: one, or those of groups with rows: [configurations]."""
+    known = [Groups.parse(text) for text in problems.groupings]
+    return np.array([1.0 if groups is None else groups.active for groups in known])[problems.groups]
+
+
+def _scale_and_bias_bytes(problems: Problems, of_b: Floats, of_output: Floats) -> Floats:
+    """The scale factors and the bias of one product: [configurations].
+
+    Args:
+        of_b: Matrices B of each.
+        of_output: Bytes of an element of D of each.
+    """
     found = np.zeros(len(problems.m))
     for number, name in enumerate(problems.scales):
         which = problems.scale == number
         m, n, k = problems.m[which], problems.n[which], problems.k[which]
-        found[which] = Scale(name).factors(m, n, k) * SCALE_BYTES
+        of_a, each_b = Scale(name).factors(m, n, k)
+        found[which] = (of_a + of_b[which] * each_b) * SCALE_BYTES
     biased = np.array([Fusion(name).bias for name in problems.fusions], bool)[problems.fused]
-    return found + np.where(biased, problems.n * of_output, 0)
+    return found + np.where(biased, of_b * problems.n * of_output, 0)
 
 
 def shapes_of(problems: Problems) -> Ints:
-    """A number from 0 for each shape (m, n, k) with a batch, scale factors and fused operations: [configurations]."""
+    """A number from 0 for each shape (m, n, k) with a batch, scale factors, fused operations and groups: [configurations]."""
     keys, size = np.zeros(len(problems.m), np.int64), 1
-    for axis in (problems.m, problems.n, problems.k, problems.batch, problems.scale, problems.fused):
+    for axis in (problems.m, problems.n, problems.k, problems.batch, problems.scale, problems.fused, problems.groups):
         span = int(axis.max(initial=0)) + 1
         if size * span >= 2**63:
             keys, size = _numbered(keys), len(keys)  # below 2^31 configurations times 2^31

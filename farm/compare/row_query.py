@@ -207,12 +207,22 @@ def _plain(value: Any) -> Any:
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
-_PROBLEM = "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.scale, c.fused, c.family"
+_PROBLEM = (
+    "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.scale, c.fused, c.groups, c.family"
+)
 _WHOLE = f"""
 c.id::text AS configuration_id, {", ".join(f"c.{name}" for name in PROBLEM_COLUMNS)}, c.family,
 c.parameters::text AS parameters
 """
 _STORED = text("SELECT reltuples FROM pg_class WHERE oid = 'configurations'::regclass")
+_TEXTS = {
+    "types": "types_known",
+    "scale": "scales",
+    "fused": "fusions",
+    "groups": "groupings",
+    "family": "families",
+}
+"""Columns of texts, with the attribute of `Problems` that lists those that occur."""
 IDS_PER_QUERY = 20_000
 """Configurations that one query fetches by id."""
 
@@ -221,7 +231,7 @@ def problems(engine: Engine, ids: Words) -> Problems:
     """The problem of each id [configurations, 2]."""
     found, at = _of_ids(engine, ids, _PROBLEM)
     texts = dict[str, Any]()
-    for name, known in (("types", "types_known"), ("scale", "scales"), ("fused", "fusions"), ("family", "families")):
+    for name, known in _TEXTS.items():
         encoded = storage(found[name]).dictionary_encode()
         texts[name] = numbers(encoded.indices)[at].astype(np.int64)
         texts[known] = encoded.dictionary.to_pylist()

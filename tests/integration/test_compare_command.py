@@ -144,6 +144,23 @@ def test_scale_factors_and_fused_operations_of_a_shape_are_problems_of_their_own
     assert (side.overall.ties, side.overall.slower) == (8, 24)
 
 
+def test_products_of_a_shape_in_other_groups_are_problems_of_their_own(engine: Engine, put: Put) -> None:
+    """Without groups both cards take as long, and with them the second one twice as long."""
+    kinds = ("", " groups={m}", " groups={m},0", " groups=0*3,{m},0*200")
+    configurations = [
+        Configuration.parse(f"cublaslt() {shape} f16{rest.format(m=shape.split('x')[0])}")
+        for rest in kinds
+        for shape in map(str, SHAPES)
+    ]
+    put(H200, taken(), configurations=configurations)
+    plain = configurations[: len(SHAPES)]
+    put(A100, lambda one: taken(1.0 if one in plain else 2.0)(one), configurations=configurations)
+    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
+    assert side.overall is not None
+    assert (side.overall.configurations, side.overall.shapes) == (32, 32)
+    assert (side.overall.ties, side.overall.slower) == (8, 24)
+
+
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
     put(H200, taken(), configurations=CONFIGURATIONS[:20])
     put(A100, taken(2.0), configurations=CONFIGURATIONS[12:])

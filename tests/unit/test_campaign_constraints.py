@@ -15,7 +15,27 @@ from farm.expressions.python import compile_all
 from farm.expressions.tree import BadExpression
 
 NAMES = (*PROBLEM_NAMES, "family", "tile")
-VALUES = (512, 1024, 2048, 1.0, 0.0, 8, 2**31, 2**24, 128.0, "nn", "f16", "f16", "f32", "row", "bias+gelu", "tiled", 16)
+VALUES = (
+    512,
+    1024,
+    2048,
+    1.0,
+    0.0,
+    8,
+    2**31,
+    2**24,
+    128.0,
+    8,
+    7,
+    "nn",
+    "f16",
+    "f16",
+    "f32",
+    "row",
+    "bias+gelu",
+    "tiled",
+    16,
+)
 
 
 def holds(text: str) -> bool:
@@ -44,6 +64,7 @@ def holds(text: str) -> bool:
         ("batch > 1 and m * n * batch == 2**22", True),
         ("scale == 'none' or fused in ('bias', 'bias+gelu')", True),
         ("scale != 'row'", False),
+        ("groups == 8 and active_groups < groups", True),
         ("m < 99999999999999999999999", True),
         ("'lau' not in family and 'til' in family", True),
         ("m > 5\nand n > 5", True),

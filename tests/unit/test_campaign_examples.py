@@ -41,7 +41,8 @@ def example(name: str) -> Campaign:
 def test_every_example_loads_and_no_job_of_it_breaks_a_rule(path):
     summary = plan(load(path, limit=1_000_000), [CPU, GPU], allow_missing=False).summary()
     assert summary.jobs > 0
-    assert summary.invalid == ()
+    why = [] if path.stem != "moe" or FAMILIES["cublaslt"].grouped else ["cublaslt computes no groups"]
+    assert [group.reason for group in summary.invalid] == why
 
 
 def test_the_issue_s_three_examples_are_there():
@@ -77,6 +78,7 @@ def test_llm_shapes_measures_decode_and_prefill():
 def test_every_campaign_in_the_documentation_loads(tmp_path, block):
     path = tmp_path / "documented.yaml"
     path.write_text(block)
+    (tmp_path / "routing.csv").write_text("3,0,5\n1,1,6\n")
     assert load(path, limit=1_000_000).size > 0
 
 

@@ -51,6 +51,9 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
     assert configuration_text({**row, "acc": "f16", "beta": 0.5}) == "tiled(tile=16) 64x32x8 f16 nt alpha=1 beta=0.5"
     assert configuration_text({**row, "batch": 1}) == configuration_text(row)
     assert configuration_text({**row, "batch": 8}) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt batch=8"
+    assert problem_text({**row, "groups": "32*2"}) == "64x32x8 f16:f16:f32 nt groups=32*2"
+    many = ",".join(["0,1"] * 20 + ["44"])
+    assert problem_text({**row, "groups": many}) == "64x32x8 f16:f16:f32 nt groups=41 (21 with rows, at most 44)"
     both = {**row, "alpha": 0.1 + 0.2, "batch": 8}
     assert problem_text(both) == "64x32x8 f16:f16:f32 nt alpha=0.30000000000000004 beta=0 batch=8"
 

@@ -18,6 +18,7 @@ from farm.db import arrow_columns
 from farm.fusion import Fusion
 from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
+from farm.groups import Groups
 from farm.scale import Scale
 
 
@@ -25,6 +26,7 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
     known, scales, fusions = (
         list(dict.fromkeys(str(getattr(problem, name)) for problem in listed)) for name in ("types", "scale", "fused")
     )
+    groupings = list(dict.fromkeys(str(problem.groups or "none") for problem in listed))
     return Problems(
         m=np.array([p.shape.m for p in listed]),
         n=np.array([p.shape.n for p in listed]),
@@ -37,6 +39,8 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
         scales=scales,
         fused=np.array([fusions.index(p.fused) for p in listed]),
         fusions=fusions,
+        groups=np.array([groupings.index(str(p.groups or "none")) for p in listed]),
+        groupings=groupings,
         family=np.zeros(len(listed), int),
         families=["tiled"],
     )
@@ -44,9 +48,17 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
 
 def problem(
     m: int, n: int, k: int, types: str = "f32", beta: float = 0.0, batch: int = 1,
-    scale: Scale = Scale.NONE, fused: Fusion = Fusion.NONE,
+    scale: Scale = Scale.NONE, fused: Fusion = Fusion.NONE, groups: Groups | None = None,
 ) -> Problem:  # fmt: skip
-    return Problem(Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused)
+    return Problem(
+        Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused, groups=groups
+    )
+
+
+def grouped(sizes: list[int], n: int, k: int, scale: Scale, fused: Fusion) -> Problem:
+    return problem(
+        max(1, sum(sizes)), n, k, "f16", scale=scale, fused=fused, groups=Groups.of(sizes if any(sizes) else [1])
+    )
 
 
 extents = st.integers(1, 2**31 - 1)
@@ -55,6 +67,10 @@ extents = st.integers(1, 2**31 - 1)
 @given(
     st.lists(
         st.builds(
+            grouped, st.lists(st.integers(0, 999), min_size=1, max_size=9), extents, extents,
+            st.sampled_from([scale for scale in Scale if scale is not Scale.BLOCK_GROUP]), st.sampled_from(Fusion),
+        )
+        | st.builds(
             problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1]),
             st.one_of(st.just(1), extents), st.sampled_from(Scale), st.sampled_from(Fusion),
         ),
@@ -67,7 +83,7 @@ def test_operations_bytes_and_shapes_are_those_of_the_problems(listed):
     assert breakdowns.flops_of(found) == pytest.approx([float(p.flops) for p in listed], rel=1e-14)
     assert breakdowns.bytes_of(found) == pytest.approx([float(p.bytes) for p in listed], rel=1e-14)
     numbers = breakdowns.shapes_of(found)
-    kinds = [(p.shape, p.batch, p.scale, p.fused) for p in listed]
+    kinds = [(p.shape, p.batch, p.scale, p.fused, p.groups) for p in listed]
     same = [[a == b for b in kinds] for a in kinds]
     assert [[a == b for b in numbers] for a in numbers] == same
 
@@ -80,6 +96,11 @@ def test_batches_of_one_shape_are_several_shapes():
 def test_a_shape_with_scale_factors_or_a_fused_operation_is_another_shape():
     listed = [problem(64, 64, 64, scale=scale, fused=fused) for scale in Scale for fused in Fusion]
     assert len(set(breakdowns.shapes_of(problems_of([*listed, *listed])).tolist())) == len(listed)
+
+
+def test_the_rows_of_its_groups_make_another_shape():
+    listed = [problem(64, 64, 64, groups=Groups.parse(text)) for text in ("none", "64", "32*2", "0,64", "32*2")]
+    assert breakdowns.shapes_of(problems_of(listed)).tolist() == [0, 1, 2, 3, 2]
 
 
 def test_element_types_are_named_shortly_where_all_are_the_same():

@@ -829,18 +829,44 @@ def test_the_cost_page_has_scale_factors_and_fused_operations(browser_like: http
     assert "scale: Input should be 'none', 'tensor', 'row'" in words(unescape(wrong.text))
 
 
-def test_costs_and_recommendations_are_of_the_problem_with_its_scale_factors_and_fused_operations(
+def test_the_cost_page_has_groups(browser_like: httpx.Client) -> None:
+    page = browser_like.get("/cost?m=512&n=512&k=512&types=f32&groups=100*5,0,12")
+    assert page.status_code == 200
+    assert 'name="groups" value="100*5,0,12"' in page.text
+    again = re.search(r'href="(/api/v1/costs[^"]*)"', page.text)
+    assert again is not None
+    assert "groups=100%2A5%2C0%2C12" in again[1]
+    assert browser_like.get(unescape(again[1])).status_code == 200
+    blank = browser_like.get("/cost?m=512&n=512&k=512&types=f32&groups=")
+    assert words(blank.text) == words(browser_like.get("/cost?m=512&n=512&k=512&types=f32").text)
+    for groups, why in (
+        ("100,12", "they have 112 rows together, and m is 512"),
+        ("all", "'all' is not a number of rows"),
+    ):
+        wrong = browser_like.get(f"/cost?m=512&n=512&k=512&types=f32&groups={groups}")
+        assert wrong.status_code == 400
+        assert why in words(unescape(wrong.text))
+
+
+def test_costs_and_recommendations_are_of_the_problem_with_its_scale_factors_fused_operations_and_groups(
     browser_like: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_model: object, problem: Problem, **_options: object) -> None:
-        raise NotPredictable(why=f"{problem.shape} batch={problem.batch} scale={problem.scale} fused={problem.fused}")
+        raise NotPredictable(
+            why=f"{problem.shape} batch={problem.batch} scale={problem.scale} fused={problem.fused} groups={problem.groups}"
+        )
 
     monkeypatch.setattr(registry, "recommend", refuse)
     query = {"shape": "8x16x32", "batch": 2, "scale": "row", "fused": "bias+relu"}
     (cost,) = browser_like.get("/api/v1/costs", params=query).json()
     refused = browser_like.get("/api/v1/recommend", params=query).text
     for why in (cost["why_not"], refused):
-        assert "8x16x32 batch=2 scale=row fused=bias+relu" in why
+        assert "8x16x32 batch=2 scale=row fused=bias+relu groups=None" in why
+    query = {"shape": "8x16x32", "groups": "3,0,5"}
+    (cost,) = browser_like.get("/api/v1/costs", params=query).json()
+    refused = browser_like.get("/api/v1/recommend", params=query).text
+    for why in (cost["why_not"], refused):
+        assert "8x16x32 batch=1 scale=none fused=none groups=3,0,5" in why
 
 
 def test_what_a_gemm_costs_is_the_champions_prediction(browser_like: httpx.Client, access: Access) -> None:

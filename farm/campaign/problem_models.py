@@ -1,0 +1,38 @@
+"""Which model a block of problems has, by its keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationInfo
+
+from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock
+from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ProblemBlock, ShapesBlock
+from farm.campaign.values import Mappings
+
+
+def problem_model(written: object) -> type[ProblemBlock]:
+    """The model of a block of problems."""
+    keys = written.keys() if isinstance(written, dict) else set[str]()
+    if "domain" in keys:
+        return DomainBlock
+    if "model" in keys:
+        return ModelBlock
+    if {"experts", "top_k", "tokens"} & keys:
+        return ExpertsBlock
+    if {"routing", "weights"} & keys:
+        return RecordedBlock
+    return AxesBlock if "shapes" not in keys and {"m", "n", "k"} & keys else ShapesBlock
+
+
+class _Blocks(Mappings):
+    def read_in(self, written: Any, info: ValidationInfo) -> ProblemBlock:
+        block: ProblemBlock = super().read_in(written, info)
+        return block.as_experts() if isinstance(block, ModelBlock) else block
+
+
+PROBLEMS = _Blocks(
+    problem_model,
+    models=lambda: [ShapesBlock, AxesBlock, DomainBlock, ExpertsBlock, ModelBlock, RecordedBlock],
+)
+"""Declares a key of blocks of problems."""
