@@ -414,9 +414,10 @@ class InvalidOnDevice(FarmError):
 class WrongResult(FarmError):
     """The kernel computed a wrong result: element ({row}, {column}){of} is off by {error:.3g} of the scale, and {bound:.3g} is allowed."""
 
-    def __init__(self, *, matrix: int | None = None, **fields: Any) -> None:
-        """`matrix` is the number of the matrix in a batch; None without a batch."""
-        super().__init__(matrix=matrix, of="" if matrix is None else f" of matrix {matrix}", **fields)
+    def __init__(self, *, matrix: int | None = None, group: int | None = None, **fields: Any) -> None:
+        """`matrix` is the number of the matrix in a batch, and `group` that of the group; None without these."""
+        of = "".join(f" of {name} {n}" for name, n in (("matrix", matrix), ("group", group)) if n is not None)
+        super().__init__(matrix=matrix, group=group, of=of, **fields)
 
 
 class ElementNotWritten(WrongResult):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -51,6 +51,14 @@ class Groups:
     def largest(self) -> int:
         """The rows of the largest group."""
         return max(self.sizes)
+
+    def with_rows(self) -> Iterator[tuple[int, slice]]:
+        """The number and the rows of each group that is not empty."""
+        end = 0
+        for number, size in enumerate(self.sizes):
+            end += size
+            if size:
+                yield number, slice(end - size, end)
 
     def tiles(self, rows: int) -> int:
         """How many tiles of that many rows cover the groups; a tile has rows of one group."""

@@ -26,5 +26,6 @@ BLAS = KernelFamily(
     parameters=(Parameter(name="threads", values=range(1, 4097), default=1, meaning="BLAS threads"),),
     slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["threads"],
     batched=True,
+    grouped=True,
     rules=(same_types(ElementType.F32, ElementType.F64), plain_product("it is NumPy's matmul"), _threads_exist),
 )

@@ -50,6 +50,7 @@ TILED = KernelFamily(
     slow_flops=lambda parameters: _FLOPS_OF_THREAD * parameters["tile"] ** 2,
     tile_shared_bytes=_shared_bytes,
     batched=True,
+    grouped=True,
     fusions=tuple(Fusion),
     rules=(same_types(ElementType.F32, ElementType.F64), _tile_fits, _batch_fits),
 )

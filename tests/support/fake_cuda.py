@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from farm.gemm import ElementType
 from workers.measure import digest
+from workers.measure.elements import STORAGE, decode
 
 # --- a driver library ---------------------------------------------------------------------------------
 
@@ -206,6 +208,13 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+VERIFIED_TYPES = [
+    *(ElementType.F64, ElementType.F32, ElementType.F16, ElementType.BF16, ElementType.F8E4M3, ElementType.F8E5M2),
+    *(ElementType.I8, ElementType.I32),
+]
+"""The types by their numbers in verify.cu."""
+
+
 class FakeCupy(ModuleType):
     """`cupy` over NumPy: kernels run at once, or when the graph that captured them is launched."""
 
@@ -273,7 +282,6 @@ class FakeCupy(ModuleType):
             "where",
             "abs",
             "zeros",
-            "asarray",
             "ascontiguousarray",
             "concatenate",
             "multiply",
@@ -302,6 +310,9 @@ class FakeCupy(ModuleType):
         else:
             run()
         return self.launch_status
+
+    def asarray(self, given: Any) -> Any:
+        return np.asarray(given).view(FakeArray)
 
     def empty(self, count: int, dtype: type) -> Any:
         if self.fault is not None and isinstance(self.fault, OutOfMemoryError):
@@ -404,10 +415,9 @@ class FakeKernel:
     # The kernels of verify.cu: each operand as it lies in memory, whatever the view that is given.
 
     def stored(self, name: str, array: Any, batch: int, rows: int, columns: int, transposed: int = 0) -> Any:
-        dtype = {"0": np.float64, "1": np.float32}[self.defines[f"{name}_KIND"]]
-        flat = at_address(array.ctypes.data, batch * rows * columns, dtype)
-        lies = flat.reshape(batch, columns, rows).swapaxes(1, 2) if transposed else flat.reshape(batch, rows, columns)
-        return lies.astype(np.float64)
+        kind = VERIFIED_TYPES[int(self.defines[f"{name}_KIND"])]
+        flat = decode(kind, at_address(array.ctypes.data, batch * rows * columns, STORAGE[kind]))
+        return flat.reshape(batch, columns, rows).swapaxes(1, 2) if transposed else flat.reshape(batch, rows, columns)
 
     def grouped(self, matrices: Any, seed: Any) -> Any:
         batch, rows, columns = matrices.shape
@@ -443,7 +453,7 @@ class FakeKernel:
         if beta:
             expected += beta * self.stored("D", c, batch, m, n)
         errors = np.abs(self.stored("D", d, batch, m, n) - expected) / scale
-        self.raised(largest, errors if every else errors[:: max(1, batch - 1), :: m - 1, :: n - 1])
+        self.raised(largest, errors if every else errors[:: max(1, batch - 1), :: max(1, m - 1), :: max(1, n - 1)])
 
     def digest(self, grid: Any, block: Any, d: Any, count: Any, total: Any) -> None:
         """The kernel of digest.cu."""
@@ -453,18 +463,31 @@ class FakeKernel:
 
     def tiled_gemm(
         self, grid: Any, block: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any,
-        *bias: int,
+        *added: Any,
     ) -> None:  # fmt: skip
         dtype = {"float": np.float32, "double": np.float64}[self.defines["ELEMENT"]]
         tile, size = int(self.defines["TILE"]), np.dtype(dtype).itemsize
         assert type(alpha) is type(beta) is dtype
         assert block == (tile, tile)
+        assert self.defines["BATCHED"] == str(int(grid[2] != 1))
+        assert len(added) == int(self.defines["BIAS"]) + 2 * int(self.defines["GROUPED"])
+
+        def bias_of(number: int) -> Any:
+            return at_address(added[0] + number * n * size, n, dtype) if self.defines["BIAS"] == "1" else None
+
+        if self.defines["GROUPED"] == "1":
+            tiles, count = added[-2:]
+            assert (tiles.shape, tiles.dtype) == ((count, 3), np.int64)
+            assert grid == (-(-n // tile), min(count, 65_535), 1)
+            for first, end, group in tiles.tolist():
+                rows = min(tile, end - first)
+                places = (a + first * k * size, b + group * k * n * size, c + first * n * size, d + first * n * size)
+                self.multiply(dtype, *places, rows, n, k, alpha, beta, bias_of(group))
+            return
         assert grid[:2] == (-(-n // tile), -(-m // tile))
-        assert (self.defines["BATCHED"], self.defines["BIAS"]) == (str(int(grid[2] != 1)), str(len(bias)))
         for z in range(grid[2]):
-            added = at_address(bias[0] + z * n * size, n, dtype) if bias else None
             places = (first + z * count * size for first, count in ((a, m * k), (b, k * n), (c, m * n), (d, m * n)))
-            self.multiply(dtype, *places, m, n, k, alpha, beta, added)
+            self.multiply(dtype, *places, m, n, k, alpha, beta, bias_of(z))
 
     def multiply(
         self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any,

@@ -27,31 +27,45 @@ ACTIVATIONS: dict[Activation | None, Callable[[Any], Any]] = {
 
 
 def wide_product(problem: Problem, placement: Placement, index: int, read: Read) -> Any:
-    """[batch, m, n]: what a launch on the operand set of that number must give."""
+    """[batch, m, n]: what a launch on the operand set of that number must give. With groups, batch is 1."""
     s, ab, cd = problem.shape, problem.types.ab, problem.types.cd
     a_at, b_at, c_at, _ = placement.addresses(index)
     a_factors, b_factors, bias_at = placement.added(index)
+    of_a, of_b = problem.scale.value.split(":")[0], problem.scale.value.split(":")[-1]
 
-    def numbers(kind: ElementType, address: int, product: int, *extents: int, transposed: bool = False) -> Any:
-        count = int(np.prod(extents))
-        lies = decode(kind, read(address + product * count * kind.bytes, count, STORAGE[kind]))
+    def numbers(kind: ElementType, address: int, first: int, *extents: int, transposed: bool = False) -> Any:
+        lies = decode(kind, read(address + first * kind.bytes, int(np.prod(extents)), STORAGE[kind]))
         return lies.reshape(extents[::-1]).T if transposed else lies.reshape(extents)
 
-    results = []
-    for product in range(problem.batch):
-        a = numbers(ab.of_a, a_at, product, s.m, s.k, transposed=problem.layout.a_transposed)
-        b = numbers(ab.of_b, b_at, product, s.k, s.n, transposed=problem.layout.b_transposed)
+    def product(row: int, rows: int, matrix: int) -> Any:
+        """The product of so many rows of A from that one on, with that matrix B. A transposed A has no rows before."""
+        a = numbers(ab.of_a, a_at, row * s.k, rows, s.k, transposed=problem.layout.a_transposed)
+        b = numbers(ab.of_b, b_at, matrix * s.k * s.n, s.k, s.n, transposed=problem.layout.b_transposed)
         if a_factors:
-            of_a, of_b = problem.scale.value.split(":")[0], problem.scale.value.split(":")[-1]
-            a = a * each_factor(of_a, a_factors, s.m, s.k, read)
-            b = b * each_factor(of_b, b_factors, s.n, s.k, read).T
+            before = 0 if of_a == "tensor" else row * (-(-s.k // 128) if "128" in of_a else 1)
+            a = a * each_factor(of_a, a_factors + 4 * before, rows, s.k, read)
+            b = b * each_factor(of_b, b_factors + 4 * matrix * stored_factors(of_b, s.n, s.k), s.n, s.k, read).T
         result = problem.alpha * (a @ b)
         if problem.beta:
-            result = result + problem.beta * numbers(cd, c_at, product, s.m, s.n)
+            result = result + problem.beta * numbers(cd, c_at, row * s.n, rows, s.n)
         if problem.fused.bias:
-            result = result + numbers(cd, bias_at, product, s.n)
-        results.append(ACTIVATIONS[problem.fused.activation](result))
-    return np.stack(results)
+            result = result + numbers(cd, bias_at, matrix * s.n, s.n)
+        return ACTIVATIONS[problem.fused.activation](result)
+
+    if problem.groups is None:
+        return np.stack([product(number * s.m, s.m, number) for number in range(problem.batch)])
+    results, row = [], 0
+    for matrix, rows in enumerate(problem.groups.sizes):
+        results.append(product(row, rows, matrix) if rows else np.empty((0, s.n)))
+        row += rows
+    return np.concatenate(results)[None]
+
+
+def stored_factors(blocks: str, lines: int, k: int) -> int:
+    """How many factors of a matrix lie before those of the next."""
+    groups = -(-k // 128)
+    padded = -(-lines // 128) * -(-groups // 4) * 4
+    return {"tensor": 1, "row": lines, "1x128": groups * lines, "128x128": padded}[blocks]
 
 
 def each_factor(blocks: str, address: int, lines: int, k: int, read: Read) -> Any:

@@ -108,7 +108,8 @@ def test_a_file_has_one_matrix_and_fills_no_batch(tmp_path: Path) -> None:
     rules = OperandRules(b=MatrixRules.model_validate_json(describe(tmp_path / "w.npy", None)))
     operands_of(problem(SMALL, layout="nt", batch=1), rules)
     with pytest.raises(
-        InvalidOnDevice, match=r"w\.npy is one matrix, and the problem is a batch of 7; remove batch, or"
+        InvalidOnDevice,
+        match=r"w\.npy is one matrix, and the problem has 7 of them in a batch or in groups; remove these, or",
     ):
         operands_of(problem(SMALL, layout="nt"), rules)
 

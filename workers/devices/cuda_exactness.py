@@ -74,8 +74,10 @@ def _digest_with(
     operands: OperandSet,
     traits: DeviceTraits,
 ) -> int | None:
-    """The digest of the same kernel's result on the first rows of each A and C. None where it cannot run with so few."""
+    """The digest of the same kernel's result on the first rows of each A and C. None where it cannot run with so few, or has groups."""
     problem, s = configuration.problem, configuration.problem.shape
+    if problem.groups is not None:
+        return None
     fewer = replace(configuration, problem=replace(problem, shape=Shape(rows, s.n, s.k)))
     if fewer.why_invalid(traits) is not None:
         return None

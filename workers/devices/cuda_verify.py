@@ -27,6 +27,7 @@ from workers.measure.verify import (
     checks_every_element,
     error_bound,
     group_bound,
+    products_of,
     verify,
 )
 
@@ -79,11 +80,15 @@ class CudaVerifier:
 
         if not _has_kernels(problem):
             return whole
-        every, kernels = checks_every_element(problem), self._kernels(problem)
+        kernels, scale = self._kernels(problem), result_scale(problem, rules)
         self._largest.data.memset_async(0, self._largest.nbytes)
-        if not every and not self._queue_groups(kernels, problem, operands.stacked(), rules):
-            return whole
-        self._queue_elements(kernels, problem, operands, rules, every)
+        every = True
+        for _, part, views in products_of(problem, operands):
+            each = checks_every_element(part)
+            if not each and not self._queue_groups(kernels, part, views.stacked(), scale, rules):
+                return whole
+            self._queue_elements(kernels, part, views, scale, rules, each)
+            every = every and each
 
         def answer() -> Verification:
             groups, elements = (float(error) for error in self._largest.get())
@@ -96,7 +101,7 @@ class CudaVerifier:
         return answer
 
     def _queue_groups(
-        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, scale: float, rules: OperandRules
     ) -> bool:
         """Queues the check of stacked operands, as many matrices at once as there is room for. False where one has none."""
         s = problem.shape
@@ -106,13 +111,13 @@ class CudaVerifier:
             return False
         try:
             for first in range(0, problem.batch, step):
-                self._queue_groups_of(kernels, problem, operands.matrices(slice(first, first + step)), rules)
+                self._queue_groups_of(kernels, problem, operands.matrices(slice(first, first + step)), scale, rules)
         except MemoryError:  # CuPy's is one; part by part it may fit
             return False
         return True
 
     def _queue_groups_of(
-        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, scale: float, rules: OperandRules
     ) -> None:
         s, p, o = problem.shape, problem, operands
         count, groups = len(o.d), -(-s.n // GROUP)
@@ -132,18 +137,19 @@ class CudaVerifier:
         sums = wide[0] @ right[0] if count == 1 else wide @ right
         self._launch(
             kernels["compare_groups"], self._grid(32 * groups, count * s.m), sums, self._or_none(o.c), o.d, count * s.m,
-            s.n, float(p.alpha), float(p.beta), result_scale(p, rules), seed, self._largest,
+            s.n, float(p.alpha), float(p.beta), scale, seed, self._largest,
         )  # fmt: skip
 
     def _queue_elements(
-        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, rules: OperandRules, every: bool
-    ) -> None:
+        self, kernels: Mapping[str, Any], problem: Problem, operands: OperandSet, scale: float, rules: OperandRules,
+        every: bool,
+    ) -> None:  # fmt: skip
         s, p, o = problem.shape, problem, operands
         grid = self._grid(32 * p.batch * s.m * s.n) if every else self._grid(32 * min(SAMPLED, p.batch) * SAMPLED**2)
         self._launch(
             kernels["compare_elements"], grid, o.a, o.b, self._or_none(o.c), o.d, p.batch, s.m, s.n, s.k,
-            int(p.layout.a_transposed), int(p.layout.b_transposed), float(p.alpha), float(p.beta), result_scale(p, rules),
-            int(every), np.uint64(rules.seed), self._largest[1:],
+            int(p.layout.a_transposed), int(p.layout.b_transposed), float(p.alpha), float(p.beta), scale, int(every),
+            np.uint64(rules.seed), self._largest[1:],
         )  # fmt: skip
 
     def _or_none(self, array: Any) -> Any:

@@ -80,7 +80,7 @@ class Placement:
     def added(self, index: int) -> tuple[int, int, int]:
         """The addresses of A's scale factors, B's scale factors and the bias of a set; 0 where there is none.
 
-        `workers.measure.stored` describes how factors lie. Those of a batch, and its biases, follow each other.
+        `workers.measure.stored` describes how factors lie. Those of a batch or of groups, and their biases, follow each other.
         """
         lies = self.layout
         a, b, bias = index * lies.a_factors, index * lies.b_factors, index * lies.bias
@@ -135,7 +135,7 @@ class CpuKernel:
     """A configuration ready to be computed on a processor."""
 
     multiply: Callable[[Any, Any, Any], object]
-    """Called with A, B and D, NumPy arrays, stacked for a batch; A and B may be transposed views. Writes A·B to D."""
+    """Called with A, B and D, NumPy arrays as of `OperandSet`; A and B may be transposed views. Writes A·B to D."""
 
     details: Mapping[str, Any]
     """Facts for the row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from farm.errors import InvalidOnDevice
+from farm.groups import Groups
 from farm.kernels import Configuration
 from workers.kernels.base import CpuKernel
 
@@ -17,6 +18,19 @@ from workers.kernels.base import CpuKernel
 def blas_libraries() -> Any:
     """The libraries that NumPy uses, as threadpoolctl controls them."""
     return ThreadpoolController().select(user_api="blas")
+
+
+def _multiply(groups: Groups | None) -> Callable[[Any, Any, Any], object]:
+    """Calls BLAS once, or once for each group with rows."""
+    if groups is None:
+        return np.matmul
+    parts = [*groups.with_rows()]
+
+    def each_group(a: Any, b: Any, d: Any) -> None:
+        for number, rows in parts:
+            np.matmul(a[rows], b[number], d[rows])
+
+    return each_group
 
 
 class BlasFamily:
@@ -37,4 +51,6 @@ class BlasFamily:
                 raise InvalidOnDevice(why=f"{threads} BLAS threads were requested, but NumPy's BLAS uses {found}")
             # OpenBLAS shares out D, so that threads do not change sums; others say nothing of the kind.
             fixed = threads == 1 or {library["internal_api"] for library in self._blas.info()} == {"openblas"}
-            yield CpuKernel(multiply=np.matmul, details={"threads": threads}, deterministic=fixed)
+            yield CpuKernel(
+                multiply=_multiply(configuration.problem.groups), details={"threads": threads}, deterministic=fixed
+            )

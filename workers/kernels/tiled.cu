@@ -2,9 +2,11 @@
 //
 //   D[m,n] = ACTIVATION(alpha * A[m,k] * B[k,n] + beta * C[m,n] + bias[n])
 //
-// Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1, -DBATCHED=0|1, -DBIAS=0|1 and
-// -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie row-major. C is
-// not read where beta is 0. BATCHED: blocks along z have a product each, and the operands of products follow each other.
+// Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1, -DBATCHED=0|1, -DGROUPED=0|1,
+// -DBIAS=0|1 and -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie
+// row-major. C is not read where beta is 0. BATCHED: blocks along z have a product each, and the operands of products follow each
+// other. GROUPED: groups of rows have a B and a bias each, and A is not transposed. A tile has rows of one group: `tiles` has its
+// first row, the end of its group, and the number of its group.
 
 // A transposed operand is read along its rows in memory and stored across the shared tile; the extra column keeps the
 // threads of a warp off the same bank.
@@ -19,6 +21,12 @@ typedef long long index_t;  // m*k and the like pass 2^31
 #define BIAS_PARAMETER
 #endif
 
+#if GROUPED
+#define GROUPS_PARAMETER , const index_t* __restrict__ tiles, index_t count
+#else
+#define GROUPS_PARAMETER
+#endif
+
 // As `farm.fusion.Activation` defines them. NaN stays NaN.
 __device__ __forceinline__ ELEMENT none(ELEMENT x) { return x; }
 __device__ __forceinline__ ELEMENT relu(ELEMENT x) { return x < ELEMENT(0) ? ELEMENT(0) : x; }
@@ -30,7 +38,8 @@ __device__ __forceinline__ ELEMENT silu(ELEMENT x) { return x / (ELEMENT(1) + ex
 
 extern "C" __global__ void __launch_bounds__(TILE* TILE)
     tiled_gemm(const ELEMENT* __restrict__ a, const ELEMENT* __restrict__ b, const ELEMENT* __restrict__ c,
-               ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta BIAS_PARAMETER) {
+               ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta
+               BIAS_PARAMETER GROUPS_PARAMETER) {
 #if BATCHED
     a += blockIdx.z * m * k;
     b += blockIdx.z * k * n;
@@ -47,7 +56,21 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
     const index_t column = column_0 + x;
 
     // A grid has 65535 blocks along y at the most; where the rows need more, a block walks on.
+#if GROUPED
+    const ELEMENT* __restrict__ const first_b = b;
+#if BIAS
+    const ELEMENT* __restrict__ const first_bias = bias;
+#endif
+    for (index_t tile = blockIdx.y; tile < count; tile += gridDim.y) {
+        const index_t row_0 = tiles[3 * tile], group = tiles[3 * tile + 2];
+        m = tiles[3 * tile + 1];  // where its rows end
+        b = first_b + group * k * n;
+#if BIAS
+        bias = first_bias + group * n;
+#endif
+#else
     for (index_t row_0 = (index_t)blockIdx.y * TILE; row_0 < m; row_0 += (index_t)gridDim.y * TILE) {
+#endif
         const index_t row = row_0 + y;
         ELEMENT sum = 0;
         for (index_t k_0 = 0; k_0 < k; k_0 += TILE) {

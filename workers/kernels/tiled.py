@@ -9,8 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem, Shape
+from farm.groups import Groups
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.once import Once
@@ -40,12 +44,14 @@ class TiledKernel:
     b_transposed: bool
     batched: bool = False
     fused: Fusion = Fusion.NONE
+    grouped: bool = False
 
     @classmethod
     def of(cls, configuration: Configuration) -> TiledKernel:
         p: Problem = configuration.problem
         tile = dict(configuration.kernel.parameters)["tile"]
-        return cls(tile, p.types.ab, p.layout.a_transposed, p.layout.b_transposed, p.batch != 1, p.fused)
+        transposed = p.layout.a_transposed, p.layout.b_transposed
+        return cls(tile, p.types.ab, *transposed, p.batch != 1, p.fused, p.groups is not None)
 
     @property
     def code(self) -> str:
@@ -61,6 +67,7 @@ class TiledKernel:
             f"-DA_TRANSPOSED={int(self.a_transposed)}",
             f"-DB_TRANSPOSED={int(self.b_transposed)}",
             f"-DBATCHED={int(self.batched)}",
+            f"-DGROUPED={int(self.grouped)}",
             f"-DBIAS={int(self.fused.bias)}",
             f"-DACTIVATION={self.fused.activation or 'none'}",
         )
@@ -79,9 +86,19 @@ class TiledKernel:
         """Threads of a block."""
         return self.tile * self.tile
 
-    def grid(self, shape: Shape) -> tuple[int, int]:
+    def grid(self, shape: Shape, groups: Groups | None = None) -> tuple[int, int]:
         """Blocks along the columns and along the rows of one D; where rows need more than 65535, blocks walk on."""
-        return (-(-shape.n // self.tile), min(-(-shape.m // self.tile), MAX_GRID_Y))
+        rows = -(-shape.m // self.tile) if groups is None else groups.tiles(self.tile)
+        return (-(-shape.n // self.tile), min(rows, MAX_GRID_Y))
+
+    def table(self, groups: Groups) -> NDArray[np.int64]:
+        """[tiles, 3]: of each tile of rows its first row, the end of its group, and its group."""
+        tiles = (
+            (first, rows.stop, number)
+            for number, rows in groups.with_rows()
+            for first in range(rows.start, rows.stop, self.tile)
+        )
+        return np.array([*tiles], np.int64)
 
 
 class TiledFamily:
@@ -120,7 +137,13 @@ class _BoundTiled:
         self._placement = placement
         self._has_bias = kernel.fused.bias
         p = placement.layout.problem
-        self._grid, self._block = (*kernel.grid(p.shape), p.batch), kernel.block
+        self._grid, self._block = (*kernel.grid(p.shape, p.groups), p.batch), kernel.block
+        self._tiles: tuple[Any, ...] = ()
+        self._shares: dict[str, float] = {}
+        if p.groups is not None:
+            table = kernel.table(p.groups)
+            self._tiles = card.cp.asarray(table), len(table)
+            self._shares = {"useful_share": p.shape.m / (kernel.tile * len(table))}
         scalar = STORAGE[p.types.acc]
         # Python integers reach a kernel as 64 bits: pointers and extents alike.
         self._rest = (p.shape.m, p.shape.n, p.shape.k, scalar(p.alpha), scalar(p.beta))
@@ -128,16 +151,17 @@ class _BoundTiled:
 
     def launch(self, index: int) -> None:
         bias = self._placement.added(index)[2:] if self._has_bias else ()
-        self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest, *bias))
+        self._function(self._grid, self._block, (*self._placement.addresses(index), *self._rest, *bias, *self._tiles))
 
     def details(self) -> dict[str, Any]:
-        """Facts from the compiler and the card."""
+        """Facts from the compiler and the card. With groups, the share of the tiles' rows that D has."""
         function = self._function
         return {
             "registers": int(function.num_regs),
             "static_shared_bytes": int(function.shared_size_bytes),
             "local_bytes": int(function.local_size_bytes),
             **residency(self._card, function.kernel.ptr, threads=self._kernel.threads, blocks=math.prod(self._grid)),
+            **self._shares,
         }
 
     def close(self) -> None:

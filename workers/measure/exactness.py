@@ -166,7 +166,8 @@ def batch_invariant(result: Result, rows: int, digest_with: DigestWith) -> bool 
     """Whether the first rows of D have the same bits where the problem has fewer rows; None if no smaller one can run.
 
     In the sense of batch invariance of inference servers: a row of the result must not depend on how many other rows there
-    are. Where the problem is a batch of products, each of them has fewer rows, and there are as many products.
+    are. Where the problem is a batch of products, each of them has fewer rows, and there are as many products. None with groups,
+    because another number of rows is other groups.
     """
     found: list[bool] = []
     result.launch()

@@ -2,8 +2,8 @@
 
 The operands of all configurations are views of seeded buffers, one for each element type, allocated once in a process
 and grown where a larger problem comes. A set is one A, B and D (and C where beta is not 0) of a problem; where the problem
-is a batch, those of every product of it. The matrices of a batch have numbers of their own, so that one that is swapped,
-left out or computed twice shows.
+is a batch, those of every product of it, and where it has groups, the matrix B of each. The matrices of a batch or of groups
+have numbers of their own, so that one that is swapped, left out or computed twice shows.
 
 Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
 reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
@@ -29,7 +29,7 @@ from farm.operands import MatrixRules, OperandRules
 from farm.scale import SCALE_BYTES
 from workers.measure.elements import MAX_INTEGER, STORAGE, encoded, poison
 from workers.measure.magnitudes import DEFAULT, FACTORS, bias_rules
-from workers.measure.stored import Factors, stored_shapes
+from workers.measure.stored import Factors, factors_of_group, stored_shapes
 from workers.measure.weights import elements_of
 
 Array = NDArray[Any]
@@ -86,7 +86,7 @@ class SetLayout:
             outputs=_aligned(math.prod(stored["c"]), out_step) + out_guard,
             a_factors=a_factors,
             b_factors=b_factors,
-            bias=_aligned(problem.batch * problem.shape.n, out_step) if problem.fused.bias else 0,
+            bias=_aligned(problem.matrices_of_b * problem.shape.n, out_step) if problem.fused.bias else 0,
         )
 
     @property
@@ -130,7 +130,8 @@ def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_se
 class OperandSet:
     """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
-    Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. Their arrays are of the types' storage (see
+    Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and so are its factors and the
+    bias for each group; `group` gives the operands of one. Their arrays are of the types' storage (see
     `workers.measure.elements`). Scale factors are float32, with one element for each block of their matrix.
     """
 
@@ -149,6 +150,15 @@ class OperandSet:
     def matrices(self, part: Any) -> OperandSet:
         """Of stacked views, those of some matrices of the batch."""
         return self._each(lambda x: x[part])
+
+    def group(self, number: int, rows: slice) -> OperandSet:
+        """Of operands with groups, those of one: views as of a product of its own."""
+        a_factors = None if self.a_factors is None else factors_of_group(self.a_factors, rows)
+        c, b_factors, bias = (
+            None if x is None else x[part]
+            for x, part in ((self.c, rows), (self.b_factors, number), (self.bias, number))
+        )
+        return OperandSet(self.a[rows], self.b[number], c, self.d[rows], a_factors, b_factors, bias)
 
     def _each(self, view: Callable[[Any], Any]) -> OperandSet:
         arrays = (self.a, self.b, self.c, self.d, self.a_factors, self.b_factors, self.bias)
@@ -178,31 +188,36 @@ class Buffers:
         """
         lies, problem, stored = self.layout, self.layout.problem, stored_shapes(self.layout.problem)
         given, first, out = problem.layout, index * lies.inputs, index * lies.outputs
+        several = {
+            "a": problem.batch != 1,
+            "b": problem.batch != 1 or problem.groups is not None,
+            "c": problem.batch != 1,
+        }
 
         def view(buffer: Any, name: str, start: int, *, transposed: bool = False) -> Any:
             # Without a batch there is no axis for it, so that a library is called with matrices.
-            shape = stored[name] if stored[name][0] != 1 else stored[name][1:]
+            shape = stored[name] if several[name] else stored[name][1:]
             lying = buffer[start : start + math.prod(shape)].reshape(shape)
             return lying.swapaxes(-1, -2) if transposed else lying
 
-        def of_factors(buffer: Any | None, factors: Factors | None, start: int) -> Any | None:
+        def of_factors(name: str, buffer: Any | None, factors: Factors | None, start: int) -> Any | None:
             """By lines and blocks along k."""
             if buffer is None or factors is None:
                 return None
             lying = buffer[start : start + math.prod(factors.stored)].reshape(factors.stored)
-            return factors.by_line(lying) if problem.batch != 1 else factors.by_line(lying)[0]
+            return factors.by_line(lying) if several[name] else factors.by_line(lying)[0]
 
-        of_b = of_factors(self.b_factors, Factors.of_b(problem), index * lies.b_factors)
+        of_b = of_factors("b", self.b_factors, Factors.of_b(problem), index * lies.b_factors)
         bias = None
         if self.bias is not None:
-            lying = self.bias[index * lies.bias :][: problem.batch * problem.shape.n]
-            bias = lying if problem.batch == 1 else lying.reshape(problem.batch, -1)
+            lying = self.bias[index * lies.bias :][: problem.matrices_of_b * problem.shape.n]
+            bias = lying.reshape(problem.matrices_of_b, -1) if several["b"] else lying
         return OperandSet(
             view(self.inputs, "a", first, transposed=given.a_transposed),
             view(self.inputs_of_b, "b", first + lies.b_offset, transposed=given.b_transposed),
             None if self.addends is None else view(self.addends, "c", out),
             view(self.outputs, "c", out),
-            of_factors(self.a_factors, Factors.of_a(problem), index * lies.a_factors),
+            of_factors("a", self.a_factors, Factors.of_a(problem), index * lies.a_factors),
             None if of_b is None else of_b.swapaxes(-1, -2),
             bias,
         )

@@ -14,7 +14,7 @@ Three checks. The size of the problem decides between the last two:
 
 Of a batch, every matrix takes part: the size is that of all together, each matrix has its own groups, and the exact comparison
 of 3 is of the first matrix, the last, and a seeded choice. Each matrix has numbers of its own, so a right matrix in the place
-of another is a wrong one.
+of another is a wrong one. Each group of rows is checked as the product that it is: the size is its own.
 
 The bound of an element's error is 8·sqrt(k + 16) times the unit round-off of the accumulator, as a share of the root
 mean square of an element of the result. Rounding errors of a sum of k terms grow as sqrt(k) with high probability
@@ -46,14 +46,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from farm.errors import ElementNotWritten, WrongResult
 from farm.fusion import Activation
-from farm.gemm import ElementType, Problem
+from farm.gemm import ElementType, Problem, Shape
 from farm.operands import OperandRules
 from farm.scale import Blocks, Scale
 from workers.measure.activations import apply, errors_of
@@ -216,7 +216,32 @@ def verify(
 
     Raises `ElementNotWritten` or `WrongResult`, with the first or the worst element.
     """
-    check, s = _Check(problem, operands, rules, xp, roundings), problem.shape
+    # Operands of all groups are as large, so that moments of a file are those of the whole matrix.
+    parts = [
+        _verified(_Check(part, views, rules, xp, roundings, whole=problem, group=group))
+        for group, part, views in products_of(problem, operands)
+    ]
+    methods = {part.method for part in parts}
+    return Verification(
+        error=max(part.error for part in parts),
+        bound=parts[0].bound,
+        method="groups" if "groups" in methods else "elements",
+    )
+
+
+def products_of(problem: Problem, operands: OperandSet) -> Iterator[tuple[int | None, Problem, OperandSet]]:
+    """The products that are checked: each group with rows, and its number. Without groups, the problem."""
+    if problem.groups is None:
+        yield None, problem, operands
+        return
+    s = problem.shape
+    for number, rows in problem.groups.with_rows():
+        part = replace(problem, shape=Shape(rows.stop - rows.start, s.n, s.k), groups=None)
+        yield number, part, operands.group(number, rows)
+
+
+def _verified(check: _Check) -> Verification:
+    problem, s = check.problem, check.problem.shape
     with np.errstate(invalid="ignore", over="ignore"):  # infinities in a wrong result are found, not warned of
         check.every_element_written()
         if checks_every_element(problem):
@@ -245,16 +270,22 @@ def _at(part: Indices, index: int) -> int:
 
 
 class _Check:
-    def __init__(self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any, roundings: int) -> None:
+    def __init__(
+        self, problem: Problem, operands: OperandSet, rules: OperandRules, xp: Any, roundings: int, *, whole: Problem,
+        group: int | None,
+    ) -> None:  # fmt: skip
+        """`whole` is the problem with all groups, and `problem` the group of that number."""
         self.problem = problem
+        self.whole = whole
+        self.group = group
         self.operands = operands.stacked()
         self.rules = rules
         self.xp = xp
         self.random = np.random.default_rng(rules.seed)
-        self.scale = result_scale(problem, rules)
+        self.scale = result_scale(whole, rules)
         self.roundings = roundings
-        self.bound = error_bound(problem, rules, roundings)
-        self.allowance = allowance(problem, rules, roundings)
+        self.bound = error_bound(whole, rules, roundings)
+        self.allowance = allowance(whole, rules, roundings)
 
     def of_a(self, matrices: slice, rows: Indices, inner: slice, kind: Any = np.float64) -> Any:
         """A part of A times its factors, in a wider type: [matrices, rows, inner]."""
@@ -311,7 +342,8 @@ class _Check:
 
     def _place(self, matrix: int, row: int, column: int) -> dict[str, int | None]:
         """Where an element is, as an error names it."""
-        return {"matrix": matrix if self.problem.batch != 1 else None, "row": row, "column": column}
+        batched = self.problem.batch != 1
+        return {"matrix": matrix if batched else None, "group": self.group, "row": row, "column": column}
 
     def choice(self, extent: int) -> list[int]:
         """First and last, and some between: the edges are where a guard goes wrong."""
@@ -376,7 +408,7 @@ class _Check:
         """Compares signed sums of 32 columns and returns the largest error per element. Raises `WrongResult`."""
         s = self.problem.shape
         signs = self.random.choice(np.array([-1.0, 1.0]), s.n)
-        allowed = group_bound(self.problem, self.rules, self.roundings)
+        allowed = group_bound(self.whole, self.rules, self.roundings)
         largest = 0.0
         # Small matrices together; a matrix that is larger than a block alone, in parts.
         for matrices in _blocks(0, self.problem.batch, _BLOCK // max(s.m * s.k, s.k * s.n, s.m * s.n)):

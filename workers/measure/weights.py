@@ -22,23 +22,23 @@ _BLOCK = 2**22
 """Elements that are decoded at once: 32 MiB."""
 
 
-def elements_of(rules: MatrixRules, kind: ElementType, batch: int, rows: int, columns: int) -> NDArray[Any]:
+def elements_of(rules: MatrixRules, kind: ElementType, count: int, rows: int, columns: int) -> NDArray[Any]:
     """[rows, columns], contiguous: the upper left part of the tensor.
 
     Args:
         kind: The matrix's type, which must be the tensor's; a tensor of f32 may fill a matrix of tf32 and is rounded.
-        batch: Matrices of the problem's batch. It must be 1, because a file has one matrix.
+        count: Matrices of the problem's batch, or of its groups. It must be 1, because a file has one matrix.
         rows: Of the matrix as it lies in memory: B of the layout `t` is [n, k].
         columns: As `rows`.
 
     Raises:
-        InvalidOnDevice: The file is not here or has another content, the tensor does not fit, or the problem is a batch.
+        InvalidOnDevice: The file is not here or has another content, the tensor does not fit, or the problem has several such matrices.
     """
     tensor, name = _checked(rules), rules.weights_name
-    if batch != 1:
+    if count != 1:
         raise InvalidOnDevice(
-            why=f"{name} is one matrix, and the problem is a batch of {batch}; remove batch, or fill the matrices with a "
-            "distribution"
+            why=f"{name} is one matrix, and the problem has {count} of them in a batch or in groups; remove these, or fill the "
+            "matrices with a distribution"
         )
     wanted = ElementType.F32 if kind is ElementType.TF32 else kind
     if tensor.kind is not wanted:
