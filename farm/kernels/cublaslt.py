@@ -82,6 +82,32 @@ def _fuses(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     return None
 
 
+_GROUPED_TYPES = (_E.F16, _E.BF16, *EIGHT_BIT_FLOATS)
+_GROUPED_ALIGNMENT = 16
+
+
+def _groups_fit(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
+    """The requirements of cuBLAS documentation, cublasLtMatmul(), for grouped matrices."""
+    groups, t, s, scale, has = problem.groups, problem.types, problem.shape, problem.scale, device.compute_capability
+    if groups is None:
+        return None
+    if t.ab not in _GROUPED_TYPES or t.acc is not _E.F32:
+        return f"computes groups of f16, bf16 and 8-bit floats with an accumulator of f32 only, not of {t}"
+    if has is not None and has != (9, 0) and has[0] not in (10, 11):
+        return f"computes groups on compute capability 9.0, 10.x and 11.0 only, the device has {has[0]}.{has[1]}"
+    if problem.fused is not Fusion.NONE:
+        return f"fuses no operations into groups: fused must be none, not {problem.fused}"
+    if scale in (Scale.TENSOR, Scale.ROW):
+        return f"has scale=1x128 and scale=1x128:128x128 with groups, not scale={scale}"
+    odd = next((size for size in groups.sizes if size % _BLOCK_MULTIPLE), None)
+    if scale is not Scale.NONE and odd is not None:
+        return f"needs groups of multiples of {_BLOCK_MULTIPLE} rows for scale={scale}, not of {odd}"
+    of_b = s.k if problem.layout.b_transposed else s.n
+    if any(n % _GROUPED_ALIGNMENT for n in (s.k * t.ab.bytes, of_b * t.ab.bytes, s.n * t.cd.bytes)):
+        return f"needs rows of A, B and D of multiples of {_GROUPED_ALIGNMENT} bytes with groups, not {s} of {t}"
+    return None
+
+
 CUBLASLT = KernelFamily(
     name="cublaslt",
     kind=DeviceKind.CUDA,
@@ -91,7 +117,8 @@ CUBLASLT = KernelFamily(
     meaning="the vendor's library, its own heuristic choice or its n-th algorithm",
     parameters=(Parameter(name="algorithm", values=range(256), default=0, meaning="rank in the heuristic's list"),),
     batched=True,
+    grouped=True,
     scales=tuple(Scale),
     fusions=tuple(f for f in Fusion if f.activation is not Activation.SILU),
-    rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits, _scales_exist, _fuses),
+    rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits, _scales_exist, _fuses, _groups_fit),
 )

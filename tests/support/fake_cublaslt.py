@@ -53,6 +53,16 @@ class MatrixScale(IntEnum):
     BLK128x128_32F = 5
 
 
+class PointerMode(IntEnum):
+    HOST = 0
+    DEVICE = 1
+
+
+class IntegerWidth(IntEnum):
+    WIDTH_32 = 0
+    WIDTH_64 = 1
+
+
 class Epilogue(IntEnum):
     DEFAULT = 1
     RELU = 2
@@ -77,18 +87,34 @@ class Described:
     made_of: tuple[int, ...]
     attributes: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def grouped(self) -> bool:
+        """Whether it is a layout of groups."""
+        return len(self.made_of) == 5
+
+    @property
+    def count(self) -> int:
+        """How many matrices a layout has."""
+        return self.made_of[1] if self.grouped else self.attributes.get("BATCH_COUNT", 1)
+
+    def array(self, name: str, place: int) -> Any:
+        """An array of a layout of groups, in the width that was said of it."""
+        wide = self.attributes.get(f"GROUPED_{name}_ARRAY_INTEGER_WIDTH", IntegerWidth.WIDTH_32)
+        return at_address(self.made_of[place], self.count, np.int64 if wide else np.int32)
+
 
 class FakeLt:
     """The low-level bindings, which count what they make and remember what they were asked for."""
 
     cuBLASLtError = LtError
     MatmulTile, MatmulStages, ClusterShape = Tile, Stages, Cluster
-    MatmulMatrixScale, Epilogue = MatrixScale, Epilogue
+    MatmulMatrixScale, Epilogue, PointerMode, IntegerWidth = MatrixScale, Epilogue, PointerMode, IntegerWidth
     MatmulDescAttribute = MatmulPreferenceAttribute = MatmulAlgoConfigAttribute = MatrixLayoutAttribute = Attributes()
 
     def __init__(self) -> None:
         self.alive = 0
         self.offers = 8
+        self.version = 130100
         self.error: LtError | None = None
         self.multiplied: list[tuple[Any, ...]] = []
         self.described: list[Described] = []  # all that were made; an address is a place in it
@@ -102,21 +128,24 @@ class FakeLt:
         self.alive -= 1
 
     create = matmul_desc_create = matrix_layout_create = matmul_preference_create = make
+    grouped_matrix_layout_create = make  # of a type, how many, and arrays of rows, columns and leading dimensions
     destroy = matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = destroy_one
 
     def get_version(self) -> int:
-        return 130100
+        return self.version
 
     def attribute_type(self, name: str) -> Any:
         if name.endswith("_POINTER"):
             return np.uint64
+        if name.startswith("GROUPED_") and "AVERAGE" in name:
+            return np.uint32  # as the bindings have it
         return np.int64 if name in ("STRIDED_BATCH_OFFSET", "BIAS_BATCH_STRIDE") else np.int32
 
     get_matmul_desc_attribute_dtype = get_matmul_preference_attribute_dtype = attribute_type
     get_matmul_algo_config_attribute_dtype = get_matrix_layout_attribute_dtype = attribute_type
 
     def set_attribute(self, described: int, name: str, address: int, size: int) -> None:
-        kind = self.attribute_type(name)
+        kind = np.int64 if "AVERAGE" in name else self.attribute_type(name)  # as the library has it
         assert size == np.dtype(kind).itemsize
         self.described[described].attributes[name] = _read(address, kind)
 
@@ -176,14 +205,27 @@ class ComputingLt(FakeLt):
     def _columns(self, layout: int, address: int, number: int) -> Any:
         """The elements of a matrix of a batch, by columns."""
         described = self.described[layout]
-        kind, rows, columns, leading = described.made_of
-        dtype = STORAGE[ELEMENTS[kind]]
-        stride = described.attributes.get("STRIDED_BATCH_OFFSET", 0)
-        first = address + number * stride * np.dtype(dtype).itemsize
+        dtype = STORAGE[self._type_of(described)]
+        if described.grouped:
+            extents = (described.array(name, place) for name, place in (("ROWS_COLS", 2), ("ROWS_COLS", 3), ("LD", 4)))
+            rows, columns, leading = (int(array[number]) for array in extents)
+            first = self._of_group(described, address, number)
+            assert first % 16 == leading * np.dtype(dtype).itemsize % 16 == 0
+        else:
+            _, rows, columns, leading = described.made_of
+            stride = described.attributes.get("STRIDED_BATCH_OFFSET", 0)
+            first = address + number * stride * np.dtype(dtype).itemsize
         return at_address(first, leading * columns, dtype).reshape(columns, leading).T[:rows]
 
+    def _of_group(self, described: Described, address: int, number: int) -> int:
+        """The address of a group, from an array of addresses."""
+        return int(at_address(address, described.made_of[1], np.uint64)[number])
+
+    def _type_of(self, described: Described) -> ElementType:
+        return ELEMENTS[described.made_of[0]]
+
     def _type(self, layout: int) -> ElementType:
-        return ELEMENTS[self.described[layout].made_of[0]]
+        return self._type_of(self.described[layout])
 
     def _operand(self, layout: int, address: int, number: int, transposed: int) -> Any:
         """An operand of the product, as numbers."""
@@ -192,9 +234,12 @@ class ComputingLt(FakeLt):
         numbers = elements if kind in (E.F32, E.F64) else decode(kind, elements)
         return numbers.T if transposed else numbers
 
-    def _scaled(self, numbers: Any, operation: dict[str, int], name: str) -> Any:
+    def _scaled(self, numbers: Any, operation: dict[str, int], name: str, layout: int, number: int) -> Any:
         """An operand with its lines along the first axis, times its factors."""
         address, mode = operation.get(f"{name}_SCALE_POINTER", 0), operation.get(f"{name}_SCALE_MODE", 0)
+        if address and self.described[layout].grouped:
+            address = self._of_group(self.described[layout], address, number)
+            assert address % 16 == 0
         return numbers * each_factor(MatrixScale(mode), address, *numbers.shape) if address else numbers
 
     def _fused(self, result: Any, operation: dict[str, int], kind: ElementType, number: int) -> Any:
@@ -213,14 +258,17 @@ class ComputingLt(FakeLt):
         _, description, alpha, x, first, y, second, beta, c, of_c, d, of_d, *_ = arguments
         # What is set later is for later launches.
         operation = dict(self.described[description].attributes)
-        batches = {self.described[layout].attributes.get("BATCH_COUNT", 1) for layout in (first, second, of_c, of_d)}
-        (batch,) = batches
+        (batch,) = {self.described[layout].count for layout in (first, second, of_c, of_d)}
+        if self.described[of_d].grouped:
+            assert operation["POINTER_MODE"] == PointerMode.DEVICE
         kind = self._type(of_d)
 
         def run() -> None:
             for number, place in self.products(batch):
-                left = self._scaled(self._operand(first, x, number, operation["TRANSA"]), operation, "A")
-                right = self._scaled(self._operand(second, y, number, operation["TRANSB"]).T, operation, "B").T
+                left = self._scaled(self._operand(first, x, number, operation["TRANSA"]), operation, "A", first, number)
+                right = self._scaled(
+                    self._operand(second, y, number, operation["TRANSB"]).T, operation, "B", second, number
+                ).T
                 scalar = np.float64 if kind is E.F64 else np.float32
                 # The row-major product, as `FakeCupy` computes it.
                 result = at_address(alpha, 1, scalar)[0] * self.gemm(right.T, left.T).T

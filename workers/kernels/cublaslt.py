@@ -2,7 +2,7 @@
 
 cuBLASLt uses column-major order. The row-major D = A·B is its column-major Dᵀ = Bᵀ·Aᵀ, so B goes in as its first operand, and
 no element is moved. The same holds for scale factors, and a bias along our rows is one along its columns. A batch is one launch
-with strides. The heuristic is asked with batch, scale factors and fused operations, and may choose otherwise than without them.
+with strides, and groups of rows are one launch with arrays of addresses (`workers.kernels.cublaslt_groups`). The heuristic is asked with batch, scale factors and fused operations, and may choose otherwise than without them.
 The configuration's `algorithm` is a rank in the list that the heuristic gives for a problem.
 
 The bindings are imported when the first configuration is bound, and not before.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from farm.installing import INSTALL
 from farm.kernels import Configuration
 from farm.scale import Blocks, Scale
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.cublaslt_groups import GroupsOnCard, why_no_groups
 from workers.measure.elements import STORAGE
 
 E = ElementType
@@ -147,6 +148,10 @@ class CublasLtFamily:
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         library = self._opened()
         rank = dict(configuration.kernel.parameters)["algorithm"]
+        if configuration.problem.groups is not None:
+            why = why_no_groups(library.lt, self._card.traits.compute_capability)
+            if why is not None:
+                raise InvalidOnDevice(why=why)
         return _BoundCublasLt(library, configuration.problem, placement, rank)
 
     def close(self) -> None:
@@ -196,6 +201,16 @@ class _Library:
     def layout(self, kind: ElementType, matrix: Matrix) -> int:
         return int(self.lt.matrix_layout_create(_DATA_TYPES[kind], matrix.rows, matrix.columns, matrix.leading))
 
+    def grouped_layout(self, kind: ElementType, matrix: Matrix, groups: GroupsOnCard, *, by_group: bool) -> int:
+        """A matrix for each group, which may have other columns."""
+        extents = groups.extents(matrix.rows, None if by_group else matrix.columns, matrix.leading)
+        layout = int(self.lt.grouped_matrix_layout_create(_DATA_TYPES[kind], len(groups.sizes), *extents))
+        wide = np.array([self.lt.IntegerWidth.WIDTH_64], np.int32)
+        for name in ("GROUPED_ROWS_COLS_ARRAY_INTEGER_WIDTH", "GROUPED_LD_ARRAY_INTEGER_WIDTH"):
+            attribute = self.lt.MatrixLayoutAttribute[name]
+            self.lt.matrix_layout_set_attribute(layout, attribute, wide.ctypes.data, wide.nbytes)
+        return layout
+
     def set_batch(self, layout: int, matrix: Matrix, batch: int) -> None:
         """Says that so many matrices follow each other. The library counts them in 32 bits, and strides in 64."""
         for name, value in (("BATCH_COUNT", batch), ("STRIDED_BATCH_OFFSET", matrix.stride)):
@@ -219,14 +234,22 @@ class _Library:
         if problem.fused.bias and problem.batch != 1:
             self.set_description(description, "BIAS_BATCH_STRIDE", problem.shape.n)
 
-    def offered(self, description: int, layouts: tuple[int, int, int], wanted: int) -> Any:
-        """Up to that many algorithms of its heuristic, the most promising first. Empty where it supports none."""
+    def offered(self, description: int, layouts: Sequence[int], wanted: int, averages: Mapping[str, int]) -> Any:
+        """Up to that many algorithms of its heuristic, the most promising first. Empty where it supports none.
+
+        `averages` are preferences that describe groups.
+        """
         lt = self.lt
         preference = lt.matmul_preference_create()
         try:
             attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
             most = np.array([WORKSPACE_BYTES], lt.get_matmul_preference_attribute_dtype(attribute))
             lt.matmul_preference_set_attribute(preference, attribute, most.ctypes.data, most.nbytes)
+            for name, value in averages.items():
+                # NVIDIA's samples give 64 bits; the bindings' types of these attributes are narrower.
+                held = np.array([value], np.int64)
+                attribute = lt.MatmulPreferenceAttribute[name]
+                lt.matmul_preference_set_attribute(preference, attribute, held.ctypes.data, held.nbytes)
             found, count = lt.MatmulHeuristicResult(wanted), np.zeros(1, np.int32)
             first, second, result = layouts
             try:
@@ -303,9 +326,12 @@ class _BoundCublasLt:
 
     def __init__(self, library: _Library, problem: Problem, placement: Placement, rank: int) -> None:
         self._library = library
-        self._placement = placement
         lt, types = library.lt, problem.types
         first, second, result = as_columns(problem)
+        groups = None
+        if problem.groups is not None:
+            groups = GroupsOnCard(library.cp, problem, problem.groups, placement)
+        self._placement = groups or placement
         scale = STORAGE[types.acc]
         self._alpha, self._beta = np.array([problem.alpha], scale), np.array([problem.beta], scale)
         self._description = lt.matmul_desc_create(
@@ -313,12 +339,15 @@ class _BoundCublasLt:
         )
         names = _addresses_of(problem)
         self._added = _AddedAddresses(library, self._description, names) if names else None
-        self._layouts: tuple[int, int, int] = (
-            library.layout(types.ab.of_b, first),
-            library.layout(types.ab.of_a, second),
-            library.layout(types.cd, result),
-        )
+        kinds = (types.ab.of_b, types.ab.of_a, types.cd)
+        self._layouts: list[int] = []
         try:
+            for kind, matrix in zip(kinds, (first, second, result), strict=True):
+                self._layouts += [
+                    library.layout(kind, matrix)
+                    if groups is None
+                    else library.grouped_layout(kind, matrix, groups, by_group=matrix is not first)
+                ]
             library.set_description(self._description, "TRANSA", first.operation)
             library.set_description(self._description, "TRANSB", second.operation)
             if problem.batch != 1:
@@ -326,8 +355,14 @@ class _BoundCublasLt:
                     library.set_batch(layout, matrix, problem.batch)
             library.set_scale_and_fused(self._description, problem)
             if self._added is not None:
-                self._added.set(placement.added(0))  # the heuristic looks at which are set, and at their alignment
-            offered = library.offered(self._description, self._layouts, rank + 1)
+                self._added.set(
+                    self._placement.added(0)
+                )  # the heuristic looks at which are set, and at their alignment
+            averages: dict[str, int] = {}
+            if groups is not None:
+                library.set_description(self._description, "POINTER_MODE", lt.PointerMode.DEVICE)
+                averages = groups.averages(problem)
+            offered = library.offered(self._description, self._layouts, rank + 1, averages)
             if len(offered) <= rank:
                 raise InvalidOnDevice(why=_why_none(problem, len(offered), rank))
         except BaseException:
@@ -338,10 +373,13 @@ class _BoundCublasLt:
         # Stored, because reading an address from NumPy takes as long as the launch.
         held = (self._alpha, self._beta, self._algorithm)
         self._addresses = tuple(int(array.ctypes.data) for array in held)
+        if groups is not None:
+            self._addresses = (*groups.scalars, self._addresses[2])
         self._configuration = library.configuration_of(self._algorithm)
         self.roundings = roundings(self._configuration) + rounds_before_fused(problem)
-        added = [name for name in (problem.scale, problem.fused) if name != "none"]
-        given = (str(types), str(problem.layout), compute_type(problem), *map(str, added))
+        added = [str(name) for name in (problem.scale, problem.fused) if name != "none"]
+        added += [] if groups is None else ["groups"]
+        given = (str(types), str(problem.layout), compute_type(problem), *added)
         named = repr((library.version, given, self._configuration))
         self.hash = hashlib.sha256(f"cublaslt {named}".encode()).hexdigest()
 
@@ -377,6 +415,7 @@ def _why_none(problem: Problem, offered: int, rank: int) -> str:
     if offered:
         return f"cublaslt: its heuristic offers {offered} algorithms here, so no algorithm has rank {rank}"
     more = "" if problem.batch == 1 else f" in batches of {problem.batch}"
+    more += "" if problem.groups is None else " in groups"
     more += "" if problem.scale is Scale.NONE else f" with scale={problem.scale}"
     more += "" if problem.fused is Fusion.NONE else f" with fused={problem.fused}"
     return f"cublaslt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape}{more} here"
