@@ -1,12 +1,13 @@
-"""Do batches, FP8 with scale factors and fused operations take as long in the farm as in PyTorch on the same card?
+"""Do batches, FP8 with scale factors, fused operations and groups of rows take as long in the farm as in PyTorch on the same card?
 
-    python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused]         on a card, with PyTorch 2.10 or newer
+    python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused,groups]  on a card, with PyTorch 2.10 or newer
 
 The farm measures cuBLASLt's own choice. PyTorch computes the same problem with
 
   batch    torch.bmm
   scale    torch._scaled_mm, without fast accumulation: by tensor, by row, and by blocks of 1x128 and 128x128
   fused    torch.addmm with a bias, and torch._addmm_activation with a bias and relu or gelu. It fuses no activation without a bias.
+  groups   torch._grouped_mm in bf16, with the ends of groups on the card. PyTorch 2.11 has a kernel of CUTLASS for it, not cuBLASLt.
 
 from a graph over as many operand sets as cover the L2 twice, and prefers cuBLASLt. In each round, in shuffled order, both measure each
 problem once, in random order: the burst time after a rest. The ratio of a problem is the farm's time over PyTorch's, median over
@@ -25,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from benchmarks.common import first_card, markdown, write
@@ -32,6 +34,7 @@ from benchmarks.torch_graph import TorchGraph, cold_sets
 from farm.errors import FarmError
 from farm.fusion import Activation
 from farm.gemm import Problem
+from farm.groups import Groups
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.operands import OperandRules
@@ -58,7 +61,13 @@ FUSED = tuple(
     for fused in ("bias", "bias+relu", "bias+gelu")
 )
 
-KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED}
+GROUPED = tuple(
+    f"{sum(sizes)}x{n}x{k} bf16 nt groups={Groups.of(sizes)}"
+    for n, k in ((1536, 2048), (4096, 7168))
+    for sizes in ((64,) * 32, (512,) * 8, (300, 12, 0, 0, 40, 200, 1, 15), (4,) * 128)
+)
+
+KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED, "groups": GROUPED}
 
 ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id")
 """Details of a row that say what cuBLASLt chose."""
@@ -82,12 +91,17 @@ def operand_set(torch: Any, problem: Problem) -> tuple[Any, ...]:
     """What `call_of` takes: A, B, and factors or a bias."""
     s, types, scale = problem.shape, torch_types(torch), problem.scale
     batch = () if problem.batch == 1 else (problem.batch,)
+    of_b = batch if problem.groups is None else (problem.matrices_of_b,)
 
     def filled(kind: str, *extents: int) -> Any:
-        return (torch.rand((*batch, *extents), device="cuda") * 2 - 1).to(types[kind])
+        return (torch.rand(extents, device="cuda") * 2 - 1).to(types[kind])
 
-    a = filled(problem.types.ab, s.m, s.k)
-    b = filled(problem.types.ab, s.n, s.k).mT if problem.layout.b_transposed else filled(problem.types.ab, s.k, s.n)
+    a = filled(problem.types.ab, *batch, s.m, s.k)
+    lying = (s.n, s.k) if problem.layout.b_transposed else (s.k, s.n)
+    b = filled(problem.types.ab, *of_b, *lying)
+    b = b.mT if problem.layout.b_transposed else b
+    if problem.groups is not None:
+        return a, b, torch.tensor([*accumulate(problem.groups.sizes)], dtype=torch.int32, device="cuda")
     if scale.of_a is not None and scale.of_b is not None:
         return a, b, factors(torch, scale.of_a, s.m, s.k), factors(torch, scale.of_b, s.n, s.k).t()
     return (a, b, filled(problem.types.cd, s.n)) if problem.fused.bias else (a, b)
@@ -99,6 +113,8 @@ def call_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     if problem.batch != 1:
         batched: Callable[..., Any] = torch.bmm
         return batched
+    if problem.groups is not None:
+        return lambda a, b, ends: torch._grouped_mm(a, b, offs=ends)
     if problem.scale.of_a is not None:
         return lambda a, b, of_a, of_b: torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=out)
     if problem.fused.activation is None:
@@ -189,7 +205,9 @@ def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of batch, scale and fused, separated by commas")
+    parser.add_argument(
+        "--kinds", default=",".join(KINDS), help="of batch, scale, fused and groups, separated by commas"
+    )
     asked = parser.parse_args()
     kinds = asked.kinds.split(",")
     if unknown := set(kinds) - set(KINDS):
