@@ -1,18 +1,19 @@
-"""How accurate predictions of batches, scaled and fused products are, beside those of plain products of the same rows.
+"""How accurate predictions of batches, scaled, fused and grouped products are, beside those of plain products of the same rows.
 
     python -m benchmarks.kinds_learned FILE.parquet [FILE.parquet …]
 
 Each file is a Parquet of `farm results`, of one device type. Only rows of the protocol `farm` are used, or of the most frequent one where
 there are none. Every configuration is predicted by a model that has not seen its shape (the folds `unseen_shapes`), so a shape is held out
-in all its kinds.
+in all its kinds. Shapes with n and k of a product in groups are held out together, with every m.
 
-  kind          plain; batch; the values of scale and fused; these together. `scaled` and `fused` are all rows with any of these
+  kind          plain; batch; the values of scale and fused; grouped; these together. `scaled`, `fused` and `in groups` are all rows
+                with any of these
   median, p90   errors of the time, or of the power, in percent
   over plain    the median error over that of the plain rows; over those of the same family and element types
   in 90%        the share of rows inside the 90% interval that the other folds calibrate
   refused       rows that the model of their fold has not learned: their kind has a single shape
 
-In parentheses are 95% intervals, by bootstrap over shapes. The line `plain, learned alone` is of a model of the plain rows.
+In parentheses are 95% intervals, by bootstrap over what is held out together. The line `plain, learned alone` is of a model of the plain rows.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import markdown, write
-from farm.forest.columns import NONE
+from farm.forest.columns import GROUPED, NONE
 from trainer.evaluate import evaluate, measured_outputs
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings
-from trainer.table import configurations, of_one_protocol
+from trainer.table import configurations, held_out_together, of_one_protocol
 
 PLAIN = "plain"
 ALONE = "plain, learned alone"
@@ -54,7 +55,9 @@ def main() -> None:
     table, left_out = of_one_protocol(table)
     configured = configurations(table)
     if set(kinds_of(configured)) <= {PLAIN} or PLAIN not in set(kinds_of(configured)):
-        parser.error("the files need rows of plain products and of others: batches, or with `scale` or `fused`")
+        parser.error(
+            "the files need rows of plain products and of others: batches, or with `scale`, `fused` or `groups`"
+        )
     found = figures(types[0], configured)
     facts = {"device_type": types[0], "configurations": len(configured), "left_out": left_out}
     tables = [f"Errors of `{target}`:\n\n{_table(found, target)}" for target in TARGETS]
@@ -62,18 +65,19 @@ def main() -> None:
 
 
 def kinds_of(configured: pd.DataFrame) -> pd.Series:
-    """The kind of each row: `plain`, or `batch`, `scale=row` and so on."""
+    """The kind of each row: `plain`, or `batch`, `scale=row`, `grouped` and so on."""
     found: pd.Series = pd.Series(np.where(configured["batch"] > 1, "batch", ""), configured.index, "object")
     for name in ("scale", "fused"):
         found += np.where(configured[name] == NONE, "", f" {name}=" + configured[name])
+    found += np.where(configured["groups"] == NONE, "", f" {GROUPED}")
     return found.str.strip().replace("", PLAIN)
 
 
 def groups_of(configured: pd.DataFrame) -> dict[str, _Bools]:
-    """The rows of each kind, plain ones first, and of all kinds with scale factors, and with fused operations."""
+    """The rows of each kind, plain ones first, and of all kinds with scale factors, with fused operations, and in groups."""
     kinds = kinds_of(configured)
     found = {kind: (kinds == kind).to_numpy() for kind in sorted(set(kinds), key=lambda kind: (kind != PLAIN, kind))}
-    for group, name in (("scaled", "scale"), ("fused", "fused")):
+    for group, name in (("scaled", "scale"), ("fused", "fused"), ("in groups", "groups")):
         rows = (configured[name] != NONE).to_numpy()
         found |= {group: rows} if rows.any() else {}
     return found
@@ -98,8 +102,8 @@ class Resampled:
 
 
 def resampled(configured: pd.DataFrame, error: _Floats) -> Resampled:
-    """The errors with resamples over shapes, since all rows of a shape err together."""
-    shape = configured.groupby(SHAPE, sort=True).ngroup().to_numpy()
+    """The errors with resamples over shapes, since all rows of a shape err together; as they are held out together."""
+    shape = held_out_together(configured)
     count = int(shape.max()) + 1
     draw = np.random.default_rng(0)
     drawn = np.array([np.bincount(draw.integers(count, size=count), minlength=count) for _ in range(RESAMPLES)])

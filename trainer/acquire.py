@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
-from farm.forest.columns import EXTENTS
+from farm.forest.columns import EXTENTS, NONE
 from farm.forest.predictor import Predictor
+from farm.groups import Groups
 from farm.kernels import FAMILIES
 from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, kernel_columns, with_added_columns
@@ -43,7 +44,8 @@ FAST = ForestSettings(trees=16)
 class Candidate:
     """A problem that may be measured next: its rows of the candidate table, one for each kernel that can run it."""
 
-    # The problem's types, layout, scale factors and fused operations, and its extents: m, n, k and the batch.
+    # The problem's types, layout, scale factors, fused operations and whether it has groups, and its extents: m, n, k, the batch, the
+    # groups with rows and the rows of the largest.
     kind: str
     extents: tuple[int, ...]
     rows: Sequence[int]
@@ -67,12 +69,13 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
 
 def with_probes(error: _Floats, measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
     """Expected errors of candidates [rows], with the largest for kernels that have fewer than `PROBES` measured rows of the type,
-    the scale factors and the fused operations.
+    the scale factors and the fused operations, in groups or without.
 
     Both tables have raw columns, with one column for each kernel parameter.
     """
-    kernel = ["ab", "scale", "fused", *kernel_columns(candidates)]
+    kernel = ["ab", "scale", "fused", "groups", *kernel_columns(candidates)]
     both = pd.concat([with_added_columns(each)[kernel] for each in (measured, candidates)], ignore_index=True)
+    both["groups"] = both["groups"] != NONE
     which = both.groupby(kernel, dropna=False, sort=False).ngroup().to_numpy()
     rows = np.bincount(which[: len(measured)], minlength=which.max() + 1)
     return np.where(rows[which[len(measured) :]] < PROBES, error.max(), error)
@@ -89,21 +92,29 @@ def measuring_cost(measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
     Both tables have raw columns, with one column for each kernel parameter. Rows with power cost more, at random: the
     median of what trees say leaves them out.
     """
-    x, y = _cost_features(measured), np.log(np.maximum(measured["cost_s"].to_numpy("float64"), 1e-3))
+    of_measured, of_candidates = (_cost_features(each) for each in (measured, candidates))
+    # A column without groups would change what trees draw of the others.
+    varies = max(of_measured[:, -1].max(), of_candidates[:, -1].max()) > 0
+    x, asked = (each if varies else each[:, :-1] for each in (of_measured, of_candidates))
+    y = np.log(np.maximum(measured["cost_s"].to_numpy("float64"), 1e-3))
     usable = np.isfinite(y)
     if usable.sum() < 2:
         return np.ones(len(candidates))
     forest = ExtraTreesRegressor(n_estimators=16, min_samples_leaf=3, random_state=0).fit(x[usable], y[usable])
-    found: _Floats = np.exp(forest.predict(_cost_features(candidates)))
+    found: _Floats = np.exp(forest.predict(asked))
     return found
 
 
 def _cost_features(frame: pd.DataFrame) -> _Floats:
-    m, n, k, batch = (np.log2(with_added_columns(frame)[name].to_numpy("float64")) for name in (*EXTENTS, "batch"))
+    """[rows, features]; the last one is of the matrices B of groups, which operands are made of: 0 without groups."""
+    added = with_added_columns(frame)
+    m, n, k, batch = (np.log2(added[name].to_numpy("float64")) for name in (*EXTENTS, "batch"))
+    matrices = {text: len(groups.sizes) if (groups := Groups.parse(text)) else 1 for text in added["groups"].unique()}
     families = pd.Categorical(frame["family"], categories=list(FAMILIES)).codes
     tile = frame["tile"].fillna(0).to_numpy("float64") if "tile" in frame else np.zeros(len(frame))
     narrow = frame["ab"].isin(["f16", "bf16", "f8e4m3", "i8"]).to_numpy("float64")
-    return np.column_stack([m, n, k, m + n + k + batch, families, tile, narrow])
+    of_b = np.log2(added["groups"].map(matrices).to_numpy("float64"))
+    return np.column_stack([m, n, k, m + n + k + batch, families, tile, narrow, of_b])
 
 
 def choose(

@@ -55,11 +55,13 @@ def _number(value: Any) -> float:
 
 
 def fit_choices(configured: pd.DataFrame, rows: Configurations, runtime_ms: Floats, card: Card) -> Choices:
-    """The kernels of each kind of problem with enough rows that name the chosen kernel. None on a CPU."""
+    """The kernels of each kind of problem with enough rows that name the chosen kernel. None on a CPU. Rows with groups are left out:
+    a library has other kernels for them."""
     if card.multiprocessors <= 1 or not set(CHOSEN) <= set(configured):
         return Choices.none()
     tile_m, tile_n, slices, waves, algorithm = configured[list(CHOSEN)].to_numpy("float64").T
     known = (configured["family"] == FAMILY).to_numpy() & (tile_m > 0) & (tile_n > 0) & (slices > 0) & (waves > 0)
+    known &= ~rows.grouped
     # A library's matrices lie column by column: its tile's rows are columns here.
     with np.errstate(divide="ignore", invalid="ignore"):
         # cuBLASLt counts the waves of one product in its Hopper kernels (algorithm 66), and of the whole batch in older ones.

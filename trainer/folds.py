@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.model_selection import GroupKFold, KFold
 
-from trainer.table import kernel_columns
+from trainer.table import held_out_together, kernel_columns
 
 FOLDS = 5
 SEED = 20241116
@@ -24,8 +24,8 @@ Split = Callable[[pd.DataFrame], Splits]
 
 
 def by_shape(frame: pd.DataFrame) -> Splits:
-    """No shape (m, n, k) on both sides, in any batch: how a model does on new problems."""
-    return _grouped(frame, ["m", "n", "k"])
+    """Nothing of what `held_out_together` names on both sides: how a model does on new problems."""
+    return _split(frame, held_out_together(frame))
 
 
 def by_nk(frame: pd.DataFrame) -> Splits:
@@ -81,7 +81,11 @@ _MIN_SHAPES_FOR_TENTH = 10
 
 
 def _grouped(frame: pd.DataFrame, columns: Sequence[str]) -> Splits:
-    groups = frame.groupby(list(columns), sort=True, dropna=False).ngroup().to_numpy()
+    return _split(frame, np.asarray(frame.groupby(list(columns), sort=True, dropna=False).ngroup(), "intp"))
+
+
+def _split(frame: pd.DataFrame, groups: Rows) -> Splits:
+    """Rows of one number [rows] are on one side."""
     count = len(np.unique(groups))
     if count > 1:
         splitter = GroupKFold(n_splits=min(FOLDS, count), shuffle=True, random_state=SEED)

@@ -9,6 +9,7 @@ import pandas as pd
 from farm.both_times import time_of
 from farm.forest.burst import BURST_ROWS
 from farm.forest.predictor import CLAIM
+from farm.groups import Groups
 from farm.registry import ERRORS, model_name
 from farm.registry.models import TEST_SET
 from farm.registry.outputs import UNITS, definitions
@@ -102,12 +103,14 @@ def _outputs(facts: TableFacts) -> str:
 def _trust(facts: TableFacts, learned: Learned) -> str:
     rows = learned.configured
     axes = ["m", "n", "k", *(["batch"] if rows["batch"].max() > 1 else [])]
-    extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in axes)
+    extents = ", ".join(f"{axis} {rows[axis].min():,} to {rows[axis].max():,}" for axis in axes) + _numbers_of_groups(
+        rows
+    )
     quoted = learned.metrics.get(TEST_SET, learned.metrics[HEADLINE]).get("runtime_ms", {})
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
         "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
-        "It refuses families, types, scale factors, fused operations and layouts that it has not seen together.",
+        "It refuses families, types, scale factors, fused operations, groups and layouts that it has not seen together.",
         _batches(rows),
         _added(rows),
         f"It predicts `{facts.device_type}` only, and no other card.",
@@ -123,6 +126,12 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def _numbers_of_groups(rows: pd.DataFrame) -> str:
+    read = (Groups.parse(text) for text in rows["groups"].unique())
+    numbers = [len(groups.sizes) for groups in read if groups is not None]
+    return f", {min(numbers):,} to {max(numbers):,} groups" if numbers else ""
+
+
 def _batches(rows: pd.DataFrame) -> str:
     return (
         "It predicts batches only of families and types that it has seen in batches: it has learned from "
@@ -131,7 +140,7 @@ def _batches(rows: pd.DataFrame) -> str:
 
 
 def _added(rows: pd.DataFrame) -> str:
-    """Which scale factors and fused operations it knows, in full: the list of kinds may be cut."""
+    """Which scale factors, fused operations and groups it knows, in full: the list of kinds may be cut."""
     known = []
     for family, of_family in vocabulary_of(rows).families.items():
         by_elements: dict[str, list[str]] = {}
@@ -139,7 +148,7 @@ def _added(rows: pd.DataFrame) -> str:
             by_elements.setdefault(elements, []).extend(added)
         known += [f"{family} with {elements} ({', '.join(each)})" for elements, each in by_elements.items() if each]
     learned = "; ".join(known) if known else "none"
-    return f"It predicts scale factors and fused operations only as it has seen them: it has learned from {learned}."
+    return f"It predicts scale factors, fused operations and groups only as it has seen them: it has learned from {learned}."
 
 
 def _left_out(facts: TableFacts) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -16,8 +16,10 @@ from farm.campaign.strategies import Learn
 from farm.campaign.strategies.draws import FamilyDraw
 from farm.db import campaigns, learning
 from farm.db.trainings import TrainingAttempt
+from farm.forest.columns import GROUPED
 from farm.formatting import scalars_text
 from farm.gemm import Problem
+from farm.groups import Groups
 from farm.kernels import Configuration, problem_columns
 from farm.measurement import ALL_FAMILIES
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
@@ -170,11 +172,11 @@ def next_round(
     assert search.problems is not None
     assert search.kernels is not None
     measured = set(zip(*(table[name] for name in PROBLEM), strict=True))
-    wanted, test = search.problems, frozenset(planned.test_set)
+    wanted, test = search.problems, {_without_sizes(problem) for problem in planned.test_set}
     options: dict[Problem, dict[Configuration, PlannedJob]] = {}
     for problem in islice(search.round_problems(planned.domain(), number), OVERDRAW * wanted):
         columns = problem_columns(problem)
-        if problem in test or tuple(columns[name] for name in PROBLEM) in measured:
+        if _without_sizes(problem) in test or tuple(columns[name] for name in PROBLEM) in measured:
             continue
         jobs = (destination.job(configuration) for configuration in planned.campaign.kernels_for(problem))
         valid = {job.configuration: job for job in jobs if job is not None and job.invalid_reason is None}
@@ -206,6 +208,11 @@ def next_round(
     return found, len(drawn)
 
 
+def _without_sizes(problem: Problem) -> tuple[Problem, bool]:
+    """The problem less its groups, and whether it has any: test sets are kept apart by these."""
+    return replace(problem, groups=None), problem.groups is not None
+
+
 def _candidates(
     problems: list[Problem], options: Mapping[Problem, Mapping[Configuration, PlannedJob]]
 ) -> list[Candidate]:
@@ -213,7 +220,9 @@ def _candidates(
     for problem in problems:
         rows = range(start, start + len(options[problem]))
         s, added = problem.shape, scalars_text(1, 0, scale=problem.scale, fused=problem.fused)
-        found.append(Candidate(f"{problem.types} {problem.layout}{added}", (s.m, s.n, s.k, problem.batch), rows))
+        groups = problem.groups or Groups((s.m,))
+        kind = f"{problem.types} {problem.layout}{added}{'' if problem.groups is None else f' {GROUPED}'}"
+        found.append(Candidate(kind, (s.m, s.n, s.k, problem.batch, groups.active, groups.largest), rows))
         start = rows.stop
     return found
 

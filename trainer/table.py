@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import BIAS, NONE, REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
+from farm.forest.columns import BIAS, GROUPED, NONE, REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, ElementType, ElementTypes
@@ -70,18 +70,25 @@ NEED_SHAPES = 4
 _LABELLED = f"v.source <> '{Source.MEASURED}' AND v.details->>'purpose' = '{TEST_ROW['purpose']}'"
 """Rows that the file they come from labels as rows of a test set: see `farm.measurement.TEST_ROW`."""
 
+
+def _kept_apart(alias: str) -> str:
+    """The columns of a problem by which test sets are kept apart, as SQL: another distribution of rows over groups is nearly the
+    same problem, so of groups counts whether there are any."""
+    return ", ".join(f"{alias}.{name}" if name != "groups" else f"({alias}.groups <> '{NONE}')" for name in PROBLEM)
+
+
 _TESTED = f"""
-SELECT {", ".join(f"c.{name}" for name in PROBLEM)}
+SELECT {_kept_apart("c")}
 FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
 WHERE l.purpose = 'test'
   AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
        OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
 UNION
-SELECT {", ".join(f"v.{name}" for name in PROBLEM)} FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
+SELECT {_kept_apart("v")} FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
 """
 """The problems of a device type that are in the test set of a campaign, or in one that was imported or recorded."""
 
-_PROBLEM = f"({', '.join(f'v.{name}' for name in PROBLEM)})"
+_PROBLEM = f"({_kept_apart('v')})"
 
 
 UNTRUSTED = tuple(family.name for family in FAMILIES.values() if family.untrusted)
@@ -95,7 +102,7 @@ def read_training_table(
 
     Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones. Those of
     the campaign `of_campaign` count with every source. Problems of a test set are left out, independent of the source of the test
-    set and of the rows.
+    set and of the rows, and for a problem in groups with all other groups of its shape.
     """
     only = "" if any_source else "AND (v.source = :source OR v.campaign_id = :campaign_id)"
     return _read(connection, f"{only} AND {_PROBLEM} NOT IN ({_TESTED})", device_type, of_campaign)
@@ -143,7 +150,7 @@ def check_training_table(table: pd.DataFrame, device_type: str, left_out: Mappin
     missing = [name for name in LEARNED_FROM if name not in table]
     if missing:
         raise MissingColumns(path="the training table", missing=", ".join(missing), found=", ".join(table.columns))
-    rows, shapes = len(configurations(table)), len(table[["m", "n", "k"]].drop_duplicates())
+    rows, shapes = len(configurations(table)), len(np.unique(held_out_together(table)))
     if rows < NEED_CONFIGURATIONS or shapes < NEED_SHAPES:
         raise TooFewMeasurements(
             device_type=device_type,
@@ -151,8 +158,27 @@ def check_training_table(table: pd.DataFrame, device_type: str, left_out: Mappin
             shapes=shapes,
             need_rows=NEED_CONFIGURATIONS,
             need_shapes=NEED_SHAPES,
-            others=_others(device_type, left_out or {}),
+            others=_of_weights(table) + _others(device_type, left_out or {}),
         )
+
+
+def held_out_together(frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """The number of each row's shape (m, n, k), in any batch: rows of one number are held out together.
+
+    Where products in groups have n and k, all rows with these have one number, with every m, any groups and none. The ranks of one
+    mixture of experts differ by a few rows in m, so they would be nearly the same problem in different folds.
+    """
+    groups = with_added_columns(frame)["groups"]
+    key = frame[["m", "n", "k"]]
+    if (groups != NONE).any():
+        of_weights = (groups != NONE).groupby([key["n"], key["k"]]).transform("any")
+        key = key.assign(m=key["m"].where(~of_weights, 0))
+    return np.asarray(key.groupby(["m", "n", "k"], sort=True, dropna=False).ngroup(), "intp")
+
+
+def _of_weights(table: pd.DataFrame) -> str:
+    grouped = with_added_columns(table)["groups"] != NONE
+    return " Products in groups are one shape for each n and k, with every m." if grouped.any() else ""
 
 
 def _others(device_type: str, left_out: Mapping[str, int]) -> str:
@@ -254,8 +280,8 @@ def _plain(value: Any) -> Any:
 
 
 def with_added_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with `ADDED_COLUMNS`, where rows that do not say them are as usual: one product, without scale factors and fused
-    operations."""
+    """The table with `ADDED_COLUMNS`, where rows that do not say them are as usual: one product, without scale factors, fused
+    operations and groups."""
     added = {
         name: table[name].fillna(usual).astype(type(usual) if isinstance(usual, int) else "object")
         if name in table
@@ -395,7 +421,7 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
 
 
 def representatives(problems: Array) -> Array:
-    """At most `MAX_PROBLEMS` different ones of problems [rows, 7]: each next one is that which lies furthest from those before it
+    """At most `MAX_PROBLEMS` different ones of problems [rows, 9]: each next one is that which lies furthest from those before it
     (Gonzalez, Theoretical Computer Science 38, 1985), so that none lies far from all of them."""
     found: Array = pd.DataFrame(problems).drop_duplicates().sort_values([*range(problems.shape[1])]).to_numpy()
     if len(found) > _MAX_COMPARED:
@@ -441,6 +467,9 @@ def types_of(configured: pd.DataFrame) -> pd.Series:
         there = configured[name] != NONE
         if there.any():
             found += (f" {name}=" + configured[name]).where(there, "")
+    there = configured["groups"] != NONE
+    if there.any():
+        found += pd.Series(f" {GROUPED}", found.index).where(there, "")
     return found
 
 

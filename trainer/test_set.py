@@ -16,6 +16,7 @@ from farm.forest.columns import Floats
 from farm.forest.predictor import CLAIM, Predictor
 from farm.formatting import scalars_text
 from farm.gemm import ADDED_COLUMNS
+from farm.groups import NONE
 from farm.measurement import ALL_FAMILIES
 from farm.registry.models import TEST_SET
 from trainer.evaluate import Metrics, error_figures, measured_outputs, metrics_by_target
@@ -34,13 +35,16 @@ KERNELS_TO_CHOOSE = 4
 
 
 def check_apart(training: pd.DataFrame, test: pd.DataFrame) -> None:
-    """Raises `TestRowsInTraining` where a problem of the test set is in a training table as well."""
+    """Raises `TestRowsInTraining` where a problem of the test set is in a training table as well, or with groups one of its shape with
+    other groups."""
     if test.empty or training.empty:
         return
-    learned, tested = (with_added_columns(table)[PROBLEM].drop_duplicates() for table in (training, test))
-    shared = pd.merge(learned, tested, on=PROBLEM)
+    learned, tested = (with_added_columns(table)[PROBLEM] for table in (training, test))
+    learned, tested = (table.assign(grouped=table["groups"] != NONE) for table in (learned, tested))
+    key = [*(name for name in PROBLEM if name != "groups"), "grouped"]
+    shared = pd.merge(learned[key].drop_duplicates(), tested.drop_duplicates(key), on=key)
     if len(shared):
-        m, n, k, ab, layout, *added = shared.iloc[0]
+        m, n, k, ab, layout, *added = shared.iloc[0][PROBLEM]
         more = scalars_text(1, 0, **dict(zip(ADDED_COLUMNS, added, strict=True)))
         raise TestRowsInTraining(problems=len(shared), example=f"{m}x{n}x{k} {ab} {layout}{more}")
 
@@ -93,7 +97,7 @@ def evaluate_on(model: Predictor, configured: pd.DataFrame) -> tuple[dict[str, M
         `mean_error_high_pct`; bootstrap over problems, since kernels of one problem err together) and the coverage of
         the intervals at 50 and 80% (`coverage_50_pct`, `coverage_80_pct`; `coverage_pct` is at 90%). For the runtime
         also what `choosing` gives. And the predictions of each row, NaN where the model does not know its family, types, layout,
-        scale factors or fused operations.
+        scale factors, fused operations or groups.
     """
     frame = _known_rows(model, configured)
     if frame.empty:

@@ -119,11 +119,11 @@ class Choices:
         return len(self.kinds) > 0
 
     def foretell(self, rows: Configurations, work: Work, card: Card) -> Foretold:
-        """For rows of the family with a known kind; NaN for others. Where too little was measured with scale factors, it is that of
-        the kernels without."""
+        """For rows of the family with a known kind and without groups; NaN for others. Where too little was measured with scale factors,
+        it is that of the kernels without."""
         found = np.full((4 + COMPARED, len(rows)), np.nan)
         if self and self.family in rows.texts["family"].values:
-            own = np.flatnonzero(rows.texts["family"].is_in((self.family,)))
+            own = np.flatnonzero(rows.texts["family"].is_in((self.family,)) & ~rows.grouped)
             kind = kinds(rows).take(own)
             if rows.scales.any():
                 kind = np.where(np.isin(kind, self.kinds), kind, kind % _SCALED)

@@ -1,7 +1,7 @@
 """The raw columns that a model takes, what a model knows about their values, and how gaps are filled.
 
-One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch, scale, fused` have
-the defaults of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family,
+One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch, scale, fused,
+groups` have the defaults of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family,
 or nothing where the family has no such parameter.
 """
 
@@ -14,25 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from .group_sizes import GroupSizes
+
 if TYPE_CHECKING:
     import pandas as pd
 
 REQUIRED = ("m", "n", "k", "ab", "family")
-WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch", "scale", "fused")
+WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch", "scale", "fused", "groups")
 OUTPUTS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
-TEXTS = ("family", "ab", "cd", "acc", "layout", "scale", "fused")
+TEXTS = ("family", "ab", "cd", "acc", "layout", "scale", "fused", "groups")
 """The columns of texts."""
 
-_TYPES = ("ab", "cd", "acc", "scale", "fused")
+_TYPES = ("ab", "cd", "acc", "scale", "fused", "groups")
 """Those that `types_text` takes."""
 
 NONE = "none"
-"""No scale factors, or no fused operations."""
+"""No scale factors, no fused operations, or no groups."""
+
+GROUPED = "grouped"
+"""In the texts of types: the product is in groups of rows, of any number and sizes."""
 
 _FIXED = {"alpha": 1.0, "beta": 0.0, "batch": 1.0}
-_FIXED_TEXTS = {"layout": "nn", "scale": NONE, "fused": NONE}
+_FIXED_TEXTS = {"layout": "nn", "scale": NONE, "fused": NONE, "groups": NONE}
 """What replaces a gap of these, in every family."""
 
 OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
@@ -43,6 +48,9 @@ _BLOCKS = ("a_lines", "a_inner", "b_lines", "b_inner")
 
 BIAS = "bias"
 """The fused operation that reads a vector, and the number that says where it is fused, as 0 and 1."""
+
+_OF_GROUPS = ("groups", "active_groups", "largest_group")
+"""Numbers of groups, of those with rows, and of rows of the largest. Without groups all are 1: there is one matrix B."""
 
 _NO_BLOCKS = (np.inf,) * len(_BLOCKS)
 """Without scale factors: no matrix has a part of such a block."""
@@ -111,24 +119,28 @@ def _single(value: str) -> Text:
     return Text(_FIRST, (value,))
 
 
-def types_text(ab: str, cd: str, acc: str, scale: str = NONE, fused: str = NONE) -> str:
-    """`f8e4m3:bf16:f32 scale=row fused=bias`: element types, with scale factors and fused operations where there are any.
+def types_text(ab: str, cd: str, acc: str, scale: str = NONE, fused: str = NONE, groups: str = NONE) -> str:
+    """`f8e4m3:bf16:f32 scale=row fused=bias grouped`: element types, with scale factors, fused operations and groups where there are
+    any.
 
-    What was measured of a family is known by these texts, so a product with scale factors is something else than a plain one.
+    What was measured of a family is known by these texts, so a product with scale factors is something else than a plain one. The
+    sizes of groups are not part of it.
     """
-    return f"{ab}:{cd}:{acc}{'' if scale == NONE else f' scale={scale}'}{'' if fused == NONE else f' fused={fused}'}"
+    added = (("" if scale == NONE else f" scale={scale}"), ("" if fused == NONE else f" fused={fused}"))
+    return f"{ab}:{cd}:{acc}{''.join(added)}{'' if groups == NONE else f' {GROUPED}'}"
 
 
-def types_columns(types: str) -> dict[str, str]:
-    """The columns that make a text of `types_text`."""
+def types_columns(types: str, m: int) -> dict[str, str]:
+    """The columns that make a text of `types_text`, with all `m` rows in one group where it has groups."""
     elements, *added = types.split(" ")
     columns = dict(zip(("ab", "cd", "acc"), elements.split(":"), strict=True))
-    return columns | dict(each.split("=", 1) for each in added)
+    named = (f"groups={m}" if each == GROUPED else each for each in added)
+    return columns | dict(each.split("=", 1) for each in named)
 
 
-def _kind_text(family: str, ab: str, cd: str, acc: str, layout: str, scale: str, fused: str) -> str:
+def _kind_text(family: str, ab: str, cd: str, acc: str, layout: str, scale: str, fused: str, groups: str) -> str:
     """As in `Configurations.kinds`, of `TEXTS`."""
-    return f"{family}:{types_text(ab, cd, acc, scale, fused)}:{layout}"
+    return f"{family}:{types_text(ab, cd, acc, scale, fused, groups)}:{layout}"
 
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
@@ -146,7 +158,7 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `OF_KIND`, `_BLOCKS` and `BIAS`.
+    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS` and `_OF_GROUPS`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types as `types_text` writes them, and layout of each row: "family:ab:cd:acc:layout".
@@ -160,6 +172,8 @@ class Configurations:
     parameters: Floats
     # [`OF_KIND`, rows].
     of_kind: Floats
+    # None where no row has groups.
+    sizes: GroupSizes | None = None
 
     def __len__(self) -> int:
         return len(self.numbers["m"])
@@ -170,6 +184,16 @@ class Configurations:
     def parameter(self, name: str) -> Floats:
         """A kernel parameter, all NaN where no row can have it."""
         return self.numbers[name] if name in self.numbers else np.full(len(self), np.nan)
+
+    @property
+    def grouped(self) -> Bools:
+        """Which rows have groups."""
+        return np.zeros(len(self), bool) if self.sizes is None else self.sizes.grouped
+
+    def row_tiles(self, edges: Floats | float) -> Floats:
+        """How many tiles of so many rows cover A and D, [..., rows] as broadcast. With groups, a tile has rows of one group."""
+        found: Floats = np.ceil(self.numbers["m"] / edges)
+        return found if self.sizes is None else np.where(self.grouped, self.sizes.tiles(np.asarray(edges)), found)
 
     @cached_property
     def kernels(self) -> Array:
@@ -206,6 +230,7 @@ class Configurations:
                 self.fusions[some],
                 self.parameters[:, some],
                 self.of_kind[:, some],
+                None if self.sizes is None else self.sizes.part(some),
             )
 
 
@@ -244,7 +269,7 @@ class Vocabulary:
     scales: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     # Fused operations -> each of them.
     fusions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # "family:ab:cd:acc", the types as in `FamilyKnowledge` -> representatives of the problems that were measured, int64 [problems, 7]: see `reach`.
+    # "family:ab:cd:acc", the types as in `FamilyKnowledge` -> representatives of the problems that were measured, int64 [problems, 9]: see `reach`.
     problems: Mapping[str, Array] = field(default_factory=dict, compare=False)
 
     @property
@@ -297,8 +322,8 @@ class Vocabulary:
         }
 
     def known(self, rows: Configurations) -> Bools:
-        """Which rows have only values of family, types, scale factors, fused operations and layout that were measured together, and
-        a batch only where some was measured of these in any layout."""
+        """Which rows have only values of family, types, scale factors, fused operations, groups or none, and layout that were measured
+        together, and a batch only where some was measured of these in any layout."""
         return rows.kinds.is_in(self._measured) & self._batch_known(rows)
 
     def _batch_known(self, rows: Configurations) -> Bools:
@@ -430,16 +455,31 @@ class Vocabulary:
             texts[name] = _text(frame, name, labels, usual)
         for name, default in _FIXED_TEXTS.items():
             texts[name] = _text(frame, name, labels, partial(_constant, default, len(labels)))
-        kinds = Text.joined([texts[name] for name in TEXTS], _kind_text)
+        sizes = self._sizes(frame, texts, labels)
+        of_kinds = texts if sizes is None else texts | {"groups": Text(sizes.grouped.astype("intp"), (NONE, GROUPED))}
+        kinds = Text.joined([of_kinds[name] for name in TEXTS], _kind_text)
         among = {"family": self.family_names, "ab": self.types, "scale": self.scale_names, "fused": self.fusion_names}
         families, types, scales, fusions = (texts[name].position(values) for name, values in among.items())
         numbers = self._completed(frame, families, labels)
         of_kind = stacked(self._of_kind(texts), len(labels))
-        added = (*self._blocks.take(scales, axis=1), self._biased.take(fusions))
-        columns = dict(zip((*self._numbers, *OF_KIND, *_BLOCKS, BIAS), (*numbers, *of_kind, *added), strict=True))
+        added = (*self._blocks.take(scales, axis=1), self._biased.take(fusions), *_of_groups(sizes, len(labels)))
+        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS)
+        columns = dict(zip(names, (*numbers, *of_kind, *added), strict=True))
+        if sizes is not None:
+            _check_groups(sizes, columns, frame, labels)
         first = len(EXTENTS) + len(_FIXED)
         parameters = numbers[first : first + len(self.trained)]
-        return Configurations(columns, texts, kinds, families, types, scales, fusions, parameters, of_kind)
+        return Configurations(columns, texts, kinds, families, types, scales, fusions, parameters, of_kind, sizes)
+
+    def _sizes(
+        self, frame: Mapping[str, Any] | pd.DataFrame, texts: Mapping[str, Text], labels: Any
+    ) -> GroupSizes | None:
+        groups = texts["groups"]
+
+        def refuse(bad: Bools, must: str) -> None:
+            _refuse(bad[None], frame, ["groups"], labels, must)
+
+        return GroupSizes.of(groups.codes, groups.values, NONE, refuse)
 
     def _usual(self, ab: Text, position: int) -> Text:
         """The output type or the accumulator that usually goes with each row's type, by its position in `usual_output`."""
@@ -561,8 +601,38 @@ def _refuse(bad: Bools, frame: Mapping[str, Any] | pd.DataFrame, names: Sequence
     if bad.any():
         column, row = np.argwhere(bad)[0].tolist()
         value = np.asarray(frame[names[column]])[row]
-        shown = repr(str(value)) if isinstance(value, str) else value
+        shown = _shown(str(value)) if isinstance(value, str) else value
         raise ValueError(f"row {labels[row]}: {names[column]} is {shown}; it must be {must}")
+
+
+def _shown(text: str) -> str:
+    """In quotes, with at most 60 characters of it: groups may have thousands."""
+    return repr(text if len(text) <= 60 else f"{text[:60]}…")
+
+
+def _of_groups(sizes: GroupSizes | None, rows: int) -> Sequence[Floats]:
+    """`_OF_GROUPS` of each row."""
+    if sizes is None:
+        return [np.ones(rows)] * len(_OF_GROUPS)
+    return [np.where(sizes.grouped, each, 1.0) for each in (sizes.number, sizes.active, sizes.largest)]
+
+
+def _check_groups(
+    sizes: GroupSizes, numbers: Mapping[str, Floats], frame: Mapping[str, Any] | pd.DataFrame, labels: Any
+) -> None:
+    """Raises ValueError where groups do not fit the rest of their row."""
+    m, batch = numbers["m"], numbers["batch"]
+    for bad, why in (
+        (sizes.rows != m, "they have {rows:,.0f} rows together, and m is {m:,.0f}"),
+        (batch != 1, "a batch has no groups, and batch is {batch:g}"),
+        (numbers["a_transposed"] > 0, "the rows of a group lie together, so the layout is nn or nt"),
+    ):
+        strange = np.flatnonzero(bad & sizes.grouped)
+        if len(strange):
+            row = int(strange[0])
+            because = why.format(rows=sizes.rows[row], m=m[row], batch=batch[row])
+            given = _shown(str(np.asarray(frame["groups"])[row]))
+            raise ValueError(f"row {labels[row]}: groups {given} do not work: {because}")
 
 
 def _text(

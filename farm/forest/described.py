@@ -12,7 +12,7 @@ FORMAT = 8
 """The version of `model.json` and its arrays."""
 
 WITHOUT_SCALE = 7
-"""The version before: its models have learned from no scale factors and no fused operations."""
+"""The version before: its models have learned from no scale factors, no fused operations and no groups."""
 
 WITHOUT_BATCH = 6
 """The version before that: its models have learned from no batches either."""

@@ -41,7 +41,7 @@ class Efforts:
         cls, rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, strips: Floats, card: Card
     ) -> Efforts:
         """`strips` [rows] are the bytes that tiles read of the L2, NaN where a kernel's tiles are not known."""
-        squares = np.ceil(rows["m"] / _EDGE) * np.ceil(rows["n"] / _EDGE) * rows["batch"]
+        squares = rows.row_tiles(_EDGE) * np.ceil(rows["n"] / _EDGE) * rows["batch"]
         blocks = np.where(np.isnan(tiling.blocks), squares, tiling.blocks)
         read = np.where(np.isnan(strips), work.bytes, strips)
         busy = np.minimum(1.0, blocks / card.multiprocessors)

@@ -104,6 +104,7 @@ def see(
             *_tiling(rows, work, tiling, card),
             *_timing(timed, known, work, strips),
             *_choice(foretold, work),
+            *_groups(rows, card),
             *_kinds(rows, vocabulary),
             (vocabulary.trained, rows.parameters),
             (("log2_flops_per_thread",), (work.flops / rows.parameter("threads"))[None]),
@@ -147,6 +148,7 @@ def _block(features: Mapping[str, Floats]) -> Block:
 
 def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
     m, n, k, ab, cd, batch = (rows[name] for name in (*EXTENTS, "ab_bytes", "cd_bytes", "batch"))
+    matrices = batch * rows["active_groups"]
     mn, mk, nk = m * n, m * k, n * k
     roof = np.maximum(work.compute_ms, work.memory_ms)
     yield _block(
@@ -165,7 +167,7 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
         }
     )
     # Shares of the L2 that the problem and its operands take.
-    yield _OPERANDS, np.array([work.bytes, mk * ab * batch, nk * ab * batch, mn * cd * batch]) / card.l2_bytes
+    yield _OPERANDS, np.array([work.bytes, mk * ab * batch, nk * ab * matrices, mn * cd * batch]) / card.l2_bytes
 
 
 _OPERANDS = ("log2_l2", "log2_l2_a", "log2_l2_b", "log2_l2_d")
@@ -220,7 +222,7 @@ _OVER = tuple(f"log2_choice_{number}" for number in range(COMPARED))
 def _library(rows: Configurations, work: Work, library: Library, card: Card) -> Iterator[Block]:
     """What a library that may choose its tiles would face."""
     extents = np.array([rows["m"], rows["n"]])
-    squares = np.multiply.reduce(np.ceil(extents / 128)) * rows["batch"]
+    squares = rows.row_tiles(128) * np.ceil(rows["n"] / 128) * rows["batch"]
     yield _EFFICIENCIES, library.efficiency
     yield _block(
         {
@@ -231,7 +233,7 @@ def _library(rows: Configurations, work: Work, library: Library, card: Card) -> 
             "log2_waves_128": squares / card.multiprocessors,
         }
     )
-    yield _PADDINGS, np.ceil(extents / 64) * 64 / extents
+    yield _PADDINGS, np.array([rows.row_tiles(64), np.ceil(rows["n"] / 64)]) * 64 / extents
 
 
 _EFFICIENCIES = tuple(f"efficiency_{rows}x{columns}" for rows, columns in LIBRARY_TILES)
@@ -284,6 +286,32 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Ite
             "log2_wave_loss": tiling.compute_ms / work.compute_ms,
         }
     )
+
+
+_GROUP_EDGES = np.array([[16.0], [64.0], [128.0]])
+"""Rows of tiles: the fewest that tensor cores of Hopper and older cards take, and usual ones."""
+
+
+def _groups(rows: Configurations, card: Card) -> Iterator[Block]:
+    """How the rows are spread over groups; NaN where there are none."""
+    if rows.sizes is None:
+        yield _OF_GROUPS, np.full((len(_OF_GROUPS), len(rows)), np.nan)
+    else:
+        m, number, active, largest = (rows[name] for name in ("m", "groups", "active_groups", "largest_group"))
+        tiles = rows.row_tiles(_GROUP_EDGES)
+        waves = tiles[1:] * np.ceil(rows["n"] / _GROUP_EDGES[1:]) / card.multiprocessors
+        spread = np.vstack([number, active, largest, m / active, largest * active / m, tiles * _GROUP_EDGES / m])
+        every = np.vstack([spread, tiles, np.ceil(waves)])
+        yield _OF_GROUPS, np.where(rows.grouped, every, np.nan)
+    yield ("grouped",), rows.grouped.astype("float64")[None]
+
+
+_OF_GROUPS = (
+    *("log2_groups", "log2_active_groups", "log2_largest_group", "log2_rows_of_group", "log2_group_skew"),
+    *("group_padding_16", "group_padding_64", "group_padding_128"),
+    *("log2_group_tiles_16", "log2_group_tiles_64", "log2_group_tiles_128"),
+    *("log2_group_waves_64", "log2_group_waves_128"),
+)
 
 
 def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:

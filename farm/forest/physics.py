@@ -59,18 +59,20 @@ def flops_of(rows: Configurations) -> Floats:
 
 
 def scale_and_bias_bytes(rows: Configurations) -> Floats:
-    """Bytes of the scale factors, which have four each, and of the bias of one product of each row."""
-    m, n, k = rows["m"], rows["n"], rows["k"]
+    """Bytes of the scale factors, which have four each, and of the bias of one product of each row. Each group with rows has factors
+    of B and a bias."""
+    m, n, k, matrices = rows["m"], rows["n"], rows["k"], rows["active_groups"]
     of_a = np.ceil(m / rows["a_lines"]) * np.ceil(k / rows["a_inner"])
     of_b = np.ceil(n / rows["b_lines"]) * np.ceil(k / rows["b_inner"])
-    found: Floats = 4.0 * (of_a + of_b) + n * rows["cd_bytes"] * rows[BIAS]
+    found: Floats = 4.0 * (of_a + matrices * of_b) + matrices * n * rows["cd_bytes"] * rows[BIAS]
     return found
 
 
 def compulsory_bytes(rows: Configurations) -> Floats:
-    """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0."""
+    """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0.
+    B of groups without rows is not read."""
     m, n, k = rows["m"], rows["n"], rows["k"]
-    inputs, outputs = (m * k + k * n) * rows["ab_bytes"], m * n * rows["cd_bytes"]
+    inputs, outputs = (m * k + rows["active_groups"] * (k * n)) * rows["ab_bytes"], m * n * rows["cd_bytes"]
     added = scale_and_bias_bytes(rows)
     return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0) + added) * rows["batch"]
 
@@ -113,7 +115,7 @@ class Library:
     def of(cls, rows: Configurations, work: Work, card: Card) -> Library:
         m, n, k, count = rows["m"], rows["n"], rows["k"], card.multiprocessors
         outputs = m * n * rows["batch"]
-        blocks = np.ceil(m / _TILE_ROWS) * np.ceil(n / _TILE_COLUMNS) * rows["batch"]
+        blocks = rows.row_tiles(_TILE_ROWS) * np.ceil(n / _TILE_COLUMNS) * rows["batch"]
         efficiency = outputs / (np.ceil(blocks / count) * (count * _TILE_AREA))
         wave_ms = _TILE_WORK * count * k / work.peak
         # A slice leaves a partial sum in the L2, in four bytes, which is written and read.
@@ -130,7 +132,7 @@ class Library:
 @dataclass(frozen=True)
 class Tiling:
     """How a kernel whose tiles are known covers a problem; NaN where they are not. The grid is of one product of a batch, the blocks
-    are of all."""
+    are of all. Tiles have rows of one group."""
 
     rows: Floats
     columns: Floats
@@ -184,7 +186,7 @@ class Tiling:
         held = np.minimum(card.threads / lanes, card.registers / (lanes * registers))
         held = np.minimum(held, card.shared_bytes / (shared + _BLOCK_BYTES))
         resident = np.fmax(1.0, np.floor(np.minimum(held, card.blocks)))
-        grid_rows, grid_columns = np.ceil(given["m"] / rows), np.ceil(given["n"] / columns)
+        grid_rows, grid_columns = given.row_tiles(rows), np.ceil(given["n"] / columns)
         blocks = grid_rows * grid_columns * slices * given["batch"]
         steps = np.ceil(given["k"] / slices / depth)
         waves = np.ceil(blocks / card.multiprocessors)

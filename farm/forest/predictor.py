@@ -16,7 +16,7 @@ from .burst import Bursts, inputs
 from .card import Card
 from .choice import Choices
 from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, types_columns
-from .described import FORMAT, WITHOUT_BATCH, description_of
+from .described import FORMAT, WITHOUT_BATCH, WITHOUT_BURST, WITHOUT_SCALE, description_of
 from .energy import Energies
 from .features import Seen, see
 from .reach import PROBLEM_NUMBERS, Measured, Reach
@@ -285,8 +285,8 @@ class Predictor:
         return means, spreads
 
     def known(self, frame: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows have a family, types, scale factors, fused operations and a layout that the model was trained on together, and
-        no batch if it learned none."""
+        """Which rows have a family, types, scale factors, fused operations, groups or none, and a layout that the model was trained on
+        together, and no batch if it learned none."""
         families, types = list(self.vocabulary.families), list(self.vocabulary.usual_output)
         named = (frame["family"].isin(families) & frame["ab"].isin(types)).to_numpy()
         found = np.zeros(len(frame), dtype=bool)
@@ -389,16 +389,15 @@ class Predictor:
         require(known.layouts and all(known.layouts.values()), f"{DESCRIPTION}: {family} was measured in nothing")
         types, layouts = next(iter(known.layouts.items()))
         try:
-            row = {**types_columns(types), "layout": layouts[0], "family": family}
-            self.predicted({**{name: [1024] for name in EXTENTS}, **{name: [value] for name, value in row.items()}})
+            row = {**types_columns(types, _EXTENT), "layout": layouts[0], "family": family}
+            self.predicted({**{name: [_EXTENT] for name in EXTENTS}, **{name: [value] for name, value in row.items()}})
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
             raise BadFiles(f"{DESCRIPTION}: the model cannot predict what it knows: {error}") from error
 
 
 def _problems(content: bytes, number: int) -> dict[str, Array]:
     """The measured problems of a model of format `number`, by family and types. Raises `BadFiles`."""
-    # Formats without batches do not say the batch, which comes last.
-    stored = PROBLEM_NUMBERS if number > WITHOUT_BATCH else PROBLEM_NUMBERS - 1
+    stored = _STORED_NUMBERS.get(number, PROBLEM_NUMBERS)
     expected = {
         "kinds": Expected("U", (None,)),
         "counts": Expected("<i8", (None,)),
@@ -413,6 +412,12 @@ def _problems(content: bytes, number: int) -> dict[str, Array]:
     problems = np.pad(problems, ((0, 0), (0, PROBLEM_NUMBERS - stored)), constant_values=1)
     return dict(zip(kinds, np.split(problems, np.cumsum(counts)[:-1]), strict=True)) if kinds else {}
 
+
+_STORED_NUMBERS = {WITHOUT_BURST: 6, WITHOUT_BATCH: 6, WITHOUT_SCALE: 7}
+"""Numbers that older formats have of a problem: the last ones, of the batch and of groups, came later."""
+
+_EXTENT = 1024
+"""m, n and k of the row that a model is tried with."""
 
 DESCRIPTION = "model.json"
 _TIMING, _CHOICES, _PROBLEMS, _BURST = "timing.npz", "choices.npz", "problems.npz", "burst.npz"

@@ -1,8 +1,8 @@
 """How far rows lie from what was measured: from the nearest measured problem of their family and types, and whether their kernel
 was measured in these types.
 
-The distance is Euclidean, in octaves (factors of two) over m, n, k, batch and, at half their weight, the alignments of the leading
-dimensions of A, B and C. `benchmarks/outside.py` shows how errors grow with it.
+The distance is Euclidean, in octaves (factors of two) over m, n, k, batch, the number of groups with rows and, at half their weight,
+the rows of the largest group and the alignments of the leading dimensions of A, B and C. `benchmarks/outside.py` shows how errors grow with it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,23 @@ MAX_PROBLEMS = 2000
 _WIDEST_ALIGNMENT = 16
 """Elements beyond which alignment makes no difference to a distance: the widest load has 16 bytes."""
 
-_COLUMNS = (*EXTENTS, "alignment of A", "alignment of B", "alignment of C", "batch")
-_WEIGHTS = np.array([1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 1.0], "float32")
+_COLUMNS = (
+    *EXTENTS,
+    "alignment of A",
+    "alignment of B",
+    "alignment of C",
+    "batch",
+    "groups with rows",
+    "largest group",
+)
+_WEIGHTS = np.array([1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 1.0, 1.0, 0.5], "float32")
 """Of the columns in a distance."""
 
 PROBLEM_NUMBERS = len(_COLUMNS)
-"""Numbers that say where a problem lies."""
+"""Numbers that say where a problem lies. In formats of models from before batches or groups the last ones are missing, which are 1."""
+
+_OF_ALL = _COLUMNS.index("batch") + 1
+"""Columns that products without groups differ in."""
 
 _NAMED = 0.5
 """A column is named where it makes up at least this share of what the largest part of a distance does."""
@@ -39,14 +50,15 @@ BLAS works on them in the thread that asks."""
 
 
 def problems_of(rows: Configurations) -> Array:
-    """m, n, k, the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), and the batch: int64
-    [rows, 7]."""
+    """m, n, k, the alignments of the leading dimensions of A, B and C (see `Configurations.alignments`), the batch, the groups with
+    rows, and the rows of the largest: int64 [rows, 9]."""
     aligned = np.minimum(rows.alignments, _WIDEST_ALIGNMENT)
-    return np.array([*(rows[name] for name in EXTENTS), *aligned, rows["batch"]]).T.astype("int64")
+    spread = (rows[name] for name in ("batch", "active_groups", "largest_group"))
+    return np.array([*(rows[name] for name in EXTENTS), *aligned, *spread]).T.astype("int64")
 
 
 def positions(problems: Array) -> Array:
-    """Where problems lie: a difference of 1 is an octave. [problems, 7] in float32."""
+    """Where problems lie: a difference of 1 is an octave. [problems, 9] in float32."""
     found: Array = np.log2(problems).astype("float32") * _WEIGHTS
     return found
 
@@ -76,7 +88,7 @@ class Measured:
     types: Sequence[str]
     problems: Sequence[Array]
     points: Sequence[Array]
-    # [8, points]: -p, and |p|² / 2. With x and 1 they make |p|² / 2 - p·x, which is least where p is nearest to x.
+    # [10, points]: -p, and |p|² / 2. With x and 1 they make |p|² / 2 - p·x, which is least where p is nearest to x.
     searched: Sequence[Array]
     # Keys of the kernels of a family and types, and of those of a family; sorted.
     kernels: Array
@@ -130,7 +142,7 @@ class Measured:
         return Reach(distance, unmeasured, outside, Text(kind, self.kinds))
 
     def _distances(self, kind: Array, problems: Array) -> tuple[Floats, Array]:
-        """Octaves to the nearest measured problem, and that problem [rows, 7]."""
+        """Octaves to the nearest measured problem, and that problem [rows, 9]."""
         if len(kind) == 1:
             return self._to_nearest(int(kind[0]), problems)
         # Tables have many kernels on one problem.
@@ -153,8 +165,10 @@ class Measured:
         for start in range(0, len(wanted), step):
             part = slice(start, start + step)
             (with_one[part] @ searched).argmin(axis=1, out=nearest[part])
-        apart = wanted - points.take(nearest, axis=0)
-        distance: Floats = np.sqrt(np.add.reduce(apart * apart, axis=1)).astype("float64")
+        apart = np.square(wanted - points.take(nearest, axis=0))
+        # Groups are added by themselves: eight numbers and more are added up in another order.
+        squares = np.add.reduce(apart[:, :_OF_ALL], axis=1) + np.add.reduce(apart[:, _OF_ALL:], axis=1)
+        distance: Floats = np.sqrt(squares).astype("float64")
         return distance, self.problems[kind].take(nearest, axis=0)
 
 

@@ -54,8 +54,8 @@ _WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
 _MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
 _HIGHEST_BYTE, _HALF, _SIXTEEN = np.uint64(56), np.uint64(32), np.uint64(16)
 
-_SCALE, _FUSION = 1 << 8, 1 << 16
-"""Steps between the numbers of types with other scale factors, and with other fused operations."""
+_SCALE, _FUSION, _GROUPED = 1 << 8, 1 << 16, 1 << 24
+"""Steps between the numbers of types with other scale factors, with other fused operations, and in groups."""
 
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
@@ -118,8 +118,8 @@ def _keys(rows: Configurations, vocabulary: Vocabulary) -> Array:
     layouts = values[2]
     layouts[:] = 1 + rows["a_transposed"] + 2 * rows["b_transposed"]
     values[1] = vocabulary.kernels(rows)
-    # Scale factors and fused operations are part of the types.
-    values[3] = rows.types + _SCALE * rows.scales + _FUSION * rows.fusions
+    # Scale factors, fused operations and groups are part of the types.
+    values[3] = rows.types + _SCALE * rows.scales + _FUSION * rows.fusions + _GROUPED * rows.grouped
     values[4] = values[1] + (layouts << _HIGHEST_BYTE)
     values[5:] = np.minimum(rows.alignments, LOAD_BYTES)
     # A base for each family and width of elements: SIMT and tensor cores have little in common.

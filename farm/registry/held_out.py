@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
 from farm.gemm import ADDED_COLUMNS
+from farm.groups import NONE
 from farm.kernels import Configuration
 from farm.registry.models import ModelInfo, load, signed_files
 from farm.registry.outputs import OUTPUTS
@@ -25,10 +26,13 @@ from farm.registry.trust import Trust
 if TYPE_CHECKING:
     import pandas as pd
 
+    from farm.forest.columns import Floats
+
 FOLDER = "held_out"
 """The folder of a training's run."""
 
 SHAPE = ["m", "n", "k"]
+_WEIGHTS = ["n", "k"]
 
 _KIND = ["family", "ab", "cd", "acc", "layout"]
 """Of what a model refuses a row, with `ADDED_COLUMNS`."""
@@ -68,11 +72,18 @@ class HeldOut:
         return None
 
     def fold_of(self, rows: pd.DataFrame) -> pd.Series:
-        """The fold whose model has not seen the row's shape; NaN for shapes that are not in the training table."""
+        """The fold whose model has not seen the row's shape; NaN for shapes that are not in the training table.
+
+        The fold of a row with groups is that of its n and k, which are held out with every m where the table has groups; NaN where
+        several folds have them.
+        """
         import pandas as pd
 
-        known = self._shapes.drop_duplicates(SHAPE).set_index(SHAPE)["fold"].astype("float64")
-        return pd.Series(known.reindex(pd.MultiIndex.from_frame(rows[SHAPE])).to_numpy(), rows.index)
+        found = pd.Series(_folds(self._shapes, rows, SHAPE), rows.index)
+        if "groups" not in rows:
+            return found
+        one = self._shapes.groupby(_WEIGHTS)["fold"].transform("nunique") == 1
+        return found.where(rows["groups"].fillna(NONE) == NONE, _folds(self._shapes[one], rows, _WEIGHTS))
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Predictions of each row by the model that has not seen its shape; NaN where that model cannot predict the row."""
@@ -91,9 +102,18 @@ class HeldOut:
         return Predictor.load(fold_folder(self._folder, fold))
 
 
+def _folds(shapes: pd.DataFrame, rows: pd.DataFrame, columns: list[str]) -> Floats:
+    """The fold with these columns of each row; NaN where there is none."""
+    import pandas as pd
+
+    known = shapes.drop_duplicates(columns).set_index(columns)["fold"].astype("float64")
+    found: Floats = known.reindex(pd.MultiIndex.from_frame(rows[columns])).to_numpy().astype("float64", copy=False)
+    return found
+
+
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
     """A model's prediction of each row; NaN for rows of a kind (family, types, layout, scale factors, fused operations, in a batch
-    or not) that it refuses."""
+    or not, in groups or not) that it refuses."""
     import pandas as pd
 
     try:
@@ -101,7 +121,7 @@ def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> 
     except _REFUSALS:
         usual = pd.DataFrame(dict(ADDED_COLUMNS), rows.index)
         added = rows.reindex(columns=usual.columns).fillna(usual)
-        added["batch"] = added["batch"] > 1
+        added["batch"], added["groups"] = added["batch"] > 1, added["groups"] != NONE
         kinds = [part for _, part in rows.groupby([*_KIND, *(added[name] for name in added)], sort=False)]
         if len(kinds) < 2:
             return pd.DataFrame(float("nan"), rows.index, list(OUTPUTS))

@@ -47,8 +47,8 @@ class Model:
         return self._predictor.vocabulary.batches
 
     def known(self, table: pd.DataFrame) -> Bools:
-        """Which rows of a table of raw columns have a family, types, a layout, a batch, scale factors and fused operations that the
-        model can predict."""
+        """Which rows of a table of raw columns have a family, types, a layout, a batch, scale factors, fused operations and groups
+        that the model can predict."""
         return self._predictor.known(table)
 
     def require_time(self, time: Time | None) -> None:

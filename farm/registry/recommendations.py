@@ -14,6 +14,7 @@ from farm.errors import BadInput, NotPredictable
 from farm.formatting import scalars_text
 from farm.gemm import Problem, added_columns
 from farm.gpus import traits_of_type
+from farm.groups import NONE
 from farm.kernels import Configuration, Kernel
 from farm.protocols import Time
 from farm.registry.loaded_model import Model
@@ -129,11 +130,11 @@ def _knows(family: dict[str, Any], problem: Problem) -> bool:
 
 
 def _types(problem: Problem) -> str:
-    """As models call the types of a problem, with its scale factors and fused operations."""
+    """As models call the types of a problem, with its scale factors and fused operations, and whether it has groups."""
     from farm.forest.columns import types_text
 
     types = problem.types
-    return types_text(types.ab, types.cd, types.acc, problem.scale, problem.fused)
+    return types_text(types.ab, types.cd, types.acc, problem.scale, problem.fused, str(problem.groups or NONE))
 
 
 def _layouts_text(family: dict[str, Any]) -> str:

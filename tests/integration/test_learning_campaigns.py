@@ -150,6 +150,19 @@ def test_a_test_row_of_one_kind_leaves_the_others_to_learn_from(
     assert tested[column].tolist() == [values[1]]
 
 
+def test_a_test_row_in_groups_is_not_learned_from_in_other_groups(engine: Engine, device: int) -> None:
+    """They are nearly the same problem. The product without groups and other rows are not."""
+    lines = [f"blas() 64x64x64 f32 groups={groups}" for groups in ("none", "32*2", "60,4", "16*4")]
+    labelled = row(1.0, source="recorded", details={"purpose": TEST_ROW["purpose"]})
+    more = "blas() 65x64x64 f32 groups=33,32"
+    landed(engine, device, [*((line, row(1.0)) for line in (*lines, more)), (lines[1], labelled)])
+    with engine.connect() as connection:
+        learned = read_training_table(connection, "cpu-test")
+        tested = read_test_table(connection, "cpu-test", any_source=True)
+    assert learned["groups"].tolist() == ["none", "33,32"]
+    assert tested["groups"].tolist() == ["32*2"]
+
+
 def test_the_database_refuses_jobs_that_would_learn_from_the_test_set(
     engine: Engine, device: int, submit: Submit
 ) -> None:

@@ -14,14 +14,17 @@ _PROBLEMS = "problems.npz"
 
 
 def as_format(folder: Path, number: int) -> None:
-    """Turns a stored model into one of an older format: from before models knew scale factors, and up to 6 from before batches."""
+    """Turns a stored model into one of an older format: from before models knew scale factors and groups, and up to 6 from
+    before batches."""
     described = json.loads((folder / DESCRIPTION).read_text())
     vocabulary = described["vocabulary"]
     del vocabulary["scales"], vocabulary["fusions"]
+    numbers = 7
     if number <= WITHOUT_BATCH:
+        numbers = 6
         for family in vocabulary["families"].values():
             del family["batched"]
-        with np.load(folder / _PROBLEMS) as stored:
-            arrays = dict(stored)
-        np.savez_compressed(folder / _PROBLEMS, **arrays | {"problems": arrays["problems"][:, :-1]})
+    with np.load(folder / _PROBLEMS) as stored:
+        arrays = dict(stored)
+    np.savez_compressed(folder / _PROBLEMS, **arrays | {"problems": arrays["problems"][:, :numbers]})
     (folder / DESCRIPTION).write_text(json.dumps(described | {"format": number}))

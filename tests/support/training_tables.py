@@ -12,6 +12,7 @@ import pandas as pd
 
 from farm import registry
 from farm.fusion import Activation
+from farm.groups import Groups
 from farm.kernels import Configuration
 
 DEVICE_TYPE = "test-device"
@@ -142,5 +143,30 @@ def _of_kind(m: int, n: int, k: int, kind: str, *, power: bool) -> dict[str, obj
     activating_ms = 1e-9 * m * n * problem.batch * (problem.fused.activation is Activation.GELU)
     runtime_ms = 0.003 + max(computing_ms, problem.bytes / 4e9) + activating_ms
     power_w = 150 + 450 * computing_ms / runtime_ms if power else np.nan
+    measured = {"runtime_ms": runtime_ms, "power_w": power_w, "energy_mj": power_w * runtime_ms}
+    return {"device_type": BATCHED_TYPE, "source": "measured", **one.columns(), **measured}
+
+
+def grouped_table(weights: int = 24, *, seed: int = 0, kind: str = "") -> pd.DataFrame:
+    """cuBLASLt in f16: products in groups of 4 to 64, each of random weights with two numbers of rows, spread evenly and unevenly.
+
+    A problem takes the longer of computing whole tiles of 128 rows of a group at 600 TFLOP/s, and of memory at 4 TB/s; a launch 3 us.
+    """
+    draw = np.random.default_rng(seed)
+    found = []
+    for _ in range(weights):
+        n, k = (128 * np.exp2(draw.uniform(1, 4, 2)).round()).astype("int64").tolist()
+        groups = int(2 ** draw.integers(2, 7))
+        for each in (groups * 2 ** draw.integers(2, 9, 2)).tolist():
+            uneven = draw.multinomial(each, draw.dirichlet(np.full(groups, 0.3))).tolist()
+            found += [_of_groups(Groups.of(sizes), n, k, kind) for sizes in ([each // groups] * groups, uneven)]
+    return pd.DataFrame(found)
+
+
+def _of_groups(groups: Groups, n: int, k: int, kind: str) -> dict[str, object]:
+    one = Configuration.parse(f"cublaslt() {groups.rows}x{n}x{k} f16 nt {kind} groups={groups}")
+    computing_ms = 2 * groups.tiles(128) * 128 * n * k / 6e11
+    runtime_ms = 0.003 + max(computing_ms, one.problem.bytes / 4e9)
+    power_w = 150 + 450 * computing_ms / runtime_ms
     measured = {"runtime_ms": runtime_ms, "power_w": power_w, "energy_mj": power_w * runtime_ms}
     return {"device_type": BATCHED_TYPE, "source": "measured", **one.columns(), **measured}

@@ -233,7 +233,8 @@ def test_a_kernel_of_other_types_is_said_to_be_unmeasured_in_these() -> None:
 def test_many_problems_are_represented_by_few_that_lie_near_them() -> None:
     random = np.random.default_rng(0)
     sizes = np.exp2(random.uniform(0, 14, size=(20_000, 3))).astype("int64")
-    problems = np.hstack([sizes, np.exp2(random.integers(0, 7, size=(20_000, 4))).astype("int64")])
+    rest = np.exp2(random.integers(0, 7, size=(20_000, 4))).astype("int64")
+    problems = np.hstack([sizes, rest, np.ones((20_000, 2), "int64")])
     kept = representatives(problems)
     assert len(kept) == MAX_PROBLEMS
     np.testing.assert_array_equal(kept, representatives(problems[random.permutation(len(problems))]))

@@ -313,8 +313,8 @@ def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) ->
 def test_the_text_of_types_reads_back() -> None:
     columns = {"ab": "f8e4m3", "cd": "bf16", "acc": "f32", "scale": "1x128:128x128", "fused": "bias+gelu"}
     assert types_text(**columns) == f"{FP8} scale=1x128:128x128 fused=bias+gelu"
-    assert types_columns(types_text(**columns)) == columns
-    assert types_columns(FP8) == {"ab": "f8e4m3", "cd": "bf16", "acc": "f32"}
+    assert types_columns(types_text(**columns), 64) == columns
+    assert types_columns(FP8, 64) == {"ab": "f8e4m3", "cd": "bf16", "acc": "f32"}
 
 
 # --- tables ------------------------------------------------------------------------------------------
@@ -374,10 +374,14 @@ def test_the_card_and_the_interface_say_what_a_model_knows() -> None:
     configured, card = configurations(TABLE), card_of_model(TABLE)
     assert f"- `cublaslt {FP8} scale=1x128:128x128 nt`\n" in card
     assert f"- `cublaslt {FP8} fused=bias+gelu nt`\n" in card
-    assert "refuses families, types, scale factors, fused operations and layouts that it has not seen together" in card
+    assert (
+        "refuses families, types, scale factors, fused operations, groups and layouts that it has not seen together"
+        in card
+    )
     assert f"learned from cublaslt with {FP8} ({', '.join(sorted(KINDS[2:]))})." in card
-    assert "scale factors and fused operations only as it has seen them: it has learned from none." in card_of_model(
-        kinds_table(["", "batch=8"])
+    assert (
+        "scale factors, fused operations and groups only as it has seen them: it has learned from none."
+        in card_of_model(kinds_table(["", "batch=8"]))
     )
     assert kinds_of(configured)[0] == f"cublaslt {FP8} fused=bias nt"
     known = MODEL.vocabulary.measured()["cublaslt"]
