@@ -148,6 +148,7 @@ def measure(
         farm measure "cublaslt() 4096x4096x4096 f16" --protocol do-bench
         farm measure "cublaslt() 8192x8192x8192 bf16" --device cuda --soak 60s
         farm measure "cublaslt() 4096x4096x4096 f8e4m3 nt scale=row fused=bias"
+        farm measure "cublaslt() 131x1536x2048 bf16 nt groups=16*8,3,0"
         farm measure "source(TILE=64) 512x512x512 f32" --source own-kernel.yaml
     """
     requested, definitions = _defined(Configuration.parse(configuration), source)

@@ -141,6 +141,9 @@ def test_a_model_that_does_not_exist_is_named(command: Command) -> None:
         (("recommend", "64x64x64", "--scale", "2x128"), 2, "'1x128:128x128'"),
         (("recommend", "64x64x64", "--fused", "swish"), 2, "'bias+gelu'"),
         (("measure", "cublaslt() 64 f16 scale=2x128"), 2, "1x128:128x128"),
+        (("predict", "--shape", "64x64x64", "--groups", "32*3"), 2, "they have 96 rows together, and m is 64"),
+        (("recommend", "64x64x64", "--groups", "32,x"), 2, "write for example 16*8,3,0"),
+        (("measure", "cublaslt() 64 f16 tn groups=32*2"), 2, "the layout is nn or nt, not tn"),
     ],
 )
 def test_a_mistyped_command_says_what_would_be_right(

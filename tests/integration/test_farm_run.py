@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from farm.campaign import Campaign, load
 from farm.db import devices
 from farm.db.engine import make_engine
 from farm.devices import DeviceKind, DeviceTraits
+from farm.kernels import problem_of
 from farm.provenance import Provenance
 from farm.services import services
 from farm.services.home import Home
@@ -382,3 +384,30 @@ def test_batches_are_measured_verified_and_listed(farm: Farm, report: Any) -> No
         assert row["tflops"] == pytest.approx(flops / row["runtime_ms"] / 1e9)
         assert 0 <= row["verify_error"] < 1e-4
     assert all(times[m, 16] > times[m, 1] for m in (64, 96))
+
+
+EXPERTS = """
+name: experts
+owner: ann
+problems:
+  - {experts: 40, top_k: 3, tokens: 32, weights: [24x16, 16x48], routing: [balanced, zipf 1.2], types: f32, layouts: nt}
+  - {shapes: 40x32x16, types: f32, groups: ["8*5", "40,0*9"]}
+kernels: {family: blas, threads: 1}
+measure:
+  timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
+"""
+
+
+def test_groups_are_measured_verified_and_listed(farm: Farm, report: Any) -> None:
+    """At the end, because tests before it count the rows of the farm."""
+    (farm.folder / "experts.yaml").write_text(EXPERTS)
+    shown = farm("run", "--no-train", "experts.yaml").stdout
+    assert "6 configurations measured." in shown
+    assert re.search(r"40 \(\d+ with rows, at most \d+\)", shown)
+    rows = farm.json("results", "--campaign", "experts")
+    problems = [problem_of(row) for row in rows]
+    assert {len(p.groups.sizes) for p in problems if p.groups is not None} == {40, 5, 10}
+    assert sorted(p.shape.m for p in problems) == [40, 40, 96, 96, 96, 96]
+    for row, problem in zip(rows, problems, strict=True):
+        assert row["tflops"] == pytest.approx(problem.flops / row["runtime_ms"] / 1e9)
+        assert 0 <= row["verify_error"] < 1e-4

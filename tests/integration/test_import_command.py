@@ -237,7 +237,15 @@ def test_batches_scale_factors_and_fused_operations_come_in(engine: Engine, tmp_
     load(engine, with_added(tmp_path / "added.parquet", **given))
     first, second, *_ = rows_here(engine)
     assert {name: first[name] for name in given} == given
-    assert {name: second[name] for name in given} == ADDED_COLUMNS
+    assert {name: second[name] for name in ADDED_COLUMNS} == ADDED_COLUMNS
+    assert first["configuration_id"] == Configuration.from_columns(first).id
+
+
+def test_groups_come_in_under_their_usual_text(engine: Engine, tmp_path: Path) -> None:
+    m = pq.read_table(PUBLISHED)["m"][0].as_py()
+    load(engine, with_added(tmp_path / "added.parquet", groups=f"1,1,{m - 2},0"))
+    first, second, *_ = rows_here(engine)
+    assert (first["groups"], second["groups"]) == (f"1*2,{m - 2},0", "none")
     assert first["configuration_id"] == Configuration.from_columns(first).id
 
 
@@ -252,6 +260,8 @@ def test_batches_scale_factors_and_fused_operations_come_in(engine: Engine, tmp_
             {"fused": "swish"},
             "fused is 'swish', which is not the name of fused operations: use one of none, bias, relu",
         ),
+        ({"groups": "8,x"}, "The groups 8,x do not work: 'x' is not a number of rows"),
+        ({"groups": "8,0"}, "The groups 8,0 do not work: they have 8 rows together, and m is"),
         ({"batch": 0}, "batch is 0; it must be a whole number from 1"),
     ],
 )

@@ -109,6 +109,8 @@ MISTAKES = (
     ("costs?shape=8x8x8&batch=2147483648", "BadRequest", 422, "query.batch"),
     ("recommend?shape=8x8x8&scale=2x128", "BadRequest", 422, "query.scale: Input should be 'none', 'tensor'"),
     ("costs?shape=8x8x8&fused=swish", "BadRequest", 422, "query.fused: Input should be 'none', 'bias'"),
+    ("recommend?shape=8x8x8&groups=4*3", "BadGroups", 400, "they have 12 rows together, and m is 8"),
+    ("costs?shape=8x8x8&groups=8&batch=2", "BadGroups", 400, "a batch has no groups"),
     ("models/nothing", "NoSuchModel", 404, "nothing"),
     ("nothing", "HttpError", 404, "Not Found"),
 )
