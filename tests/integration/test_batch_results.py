@@ -12,24 +12,23 @@ from sqlalchemy import Engine, text
 from farm.campaign import Campaign
 from farm.db import campaigns
 from support.commands import Command, farm_here
-from support.samples import document, landed, row
+from support.problem_kinds import kinds_measured
 
-SHAPE = "128x64x32 f32:f32:f32 nn alpha=1 beta=0"
-PROBLEMS = {"shapes": "128x64x32", "types": "f32", "batch": [1, 8, 64]}
+PROBLEMS = {"batch": [1, 8, 64]}
 TIMES_MS = {1: (0.02, 0.01), 8: (0.03, 0.04), 64: (0.5, 0.3)}
 """With one thread and with two, by batch."""
 
 
 @pytest.fixture
 def batched(engine: Engine, device: int, submit: Callable[[Campaign], campaigns.Stored]) -> campaigns.Stored:
-    stored = submit(Campaign.from_document(document(name="batched", problems=PROBLEMS)))
-    rows = [
-        (f"blas(threads={threads}) {SHAPE} batch={batch}", row(times[threads - 1]))
-        for batch, times in TIMES_MS.items()
-        for threads in (1, 2)
-    ]
-    landed(engine, device, rows, campaign_id=stored.campaign_id)
-    return stored
+    return kinds_measured(
+        engine,
+        device,
+        submit,
+        name="batched",
+        problems=PROBLEMS,
+        times_ms={f" batch={batch}": times for batch, times in TIMES_MS.items()},
+    )
 
 
 @pytest.fixture

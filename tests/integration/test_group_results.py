@@ -13,12 +13,11 @@ from sqlalchemy import Engine, text
 from farm.campaign import Campaign
 from farm.db import campaigns
 from support.commands import Command, farm_here
-from support.samples import document, landed, row
+from support.problem_kinds import kinds_measured
 
 MANY = ",".join(str(size) for size in (*range(13), *[0] * 20, 50))
 SUMMARY = "groups=34 (13 with rows, at most 50)"
-PROBLEMS = {"shapes": "128x64x32", "types": "f32", "groups": ["none", "64*2", "128,0*7", MANY]}
-SHAPE = "128x64x32 f32:f32:f32 nn alpha=1 beta=0"
+PROBLEMS = {"groups": ["none", "64*2", "128,0*7", MANY]}
 TIMES_MS = {
     "": (0.02, 0.01),
     " groups=64*2": (0.03, 0.04),
@@ -30,14 +29,7 @@ TIMES_MS = {
 
 @pytest.fixture
 def grouped(engine: Engine, device: int, submit: Callable[[Campaign], campaigns.Stored]) -> campaigns.Stored:
-    stored = submit(Campaign.from_document(document(name="grouped", problems=PROBLEMS)))
-    rows = [
-        (f"blas(threads={threads}) {SHAPE}{rest}", row(times[threads - 1]))
-        for rest, times in TIMES_MS.items()
-        for threads in (1, 2)
-    ]
-    landed(engine, device, rows, campaign_id=stored.campaign_id)
-    return stored
+    return kinds_measured(engine, device, submit, name="grouped", problems=PROBLEMS, times_ms=TIMES_MS)
 
 
 @pytest.fixture

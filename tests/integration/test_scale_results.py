@@ -13,24 +13,16 @@ from sqlalchemy import Engine, text
 from farm.campaign import Campaign
 from farm.db import campaigns
 from support.commands import Command, farm_here
-from support.samples import document, landed, row
+from support.problem_kinds import kinds_measured
 
-SHAPE = "128x64x32 f32:f32:f32 nn alpha=1 beta=0"
-PROBLEMS = {"shapes": "128x64x32", "types": "f32", "scale": ["none", "row"], "fused": ["none", "bias+gelu"]}
+PROBLEMS = {"scale": ["none", "row"], "fused": ["none", "bias+gelu"]}
 TIMES_MS = {"": (0.02, 0.01), " scale=row": (0.03, 0.04), " fused=bias+gelu": (0.04, 0.03), " scale=row fused=bias+gelu": (0.5, 0.6)}  # fmt: skip
 """With one thread and with two, by what follows the shape."""
 
 
 @pytest.fixture
 def added(engine: Engine, device: int, submit: Callable[[Campaign], campaigns.Stored]) -> campaigns.Stored:
-    stored = submit(Campaign.from_document(document(name="added", problems=PROBLEMS)))
-    rows = [
-        (f"blas(threads={threads}) {SHAPE}{rest}", row(times[threads - 1]))
-        for rest, times in TIMES_MS.items()
-        for threads in (1, 2)
-    ]
-    landed(engine, device, rows, campaign_id=stored.campaign_id)
-    return stored
+    return kinds_measured(engine, device, submit, name="added", problems=PROBLEMS, times_ms=TIMES_MS)
 
 
 @pytest.fixture
