@@ -26,7 +26,7 @@ from workers.kernels.sources import FarmKernels, own_kernels
 
 _RECORD = {
     "seconds": 1.0, "params_bytes": 368, "shared_bytes": 49152, "threads": 128, "registers": 99, "spill_bytes": 0,
-    "stack_bytes": 0, "static_shared_bytes": 0, **BUILT_WITH,
+    "stack_bytes": 0, "static_shared_bytes": 0,
 }  # fmt: skip
 
 
@@ -42,7 +42,8 @@ BINARY, OTHER = binary_with(3), binary_with(2)
 def built(code: bytes, binary: Binary = BINARY) -> Built:
     """A kernel that nobody signed."""
     facts = {"hash": binary.hash(BUILT_WITH), "sha256": hashlib.sha256(code).hexdigest(), "bytes": len(code)}
-    return Built(code, Record.model_validate({**_RECORD, **facts, **binary.to_json()}))
+    versions = binary.template.toolchain.of(BUILT_WITH)
+    return Built(code, Record.model_validate({**_RECORD, **versions, **facts, **binary.to_json()}))
 
 
 @pytest.fixture
