@@ -23,6 +23,7 @@ from farm.cli.run import _require_builder
 from farm.db import campaigns, devices
 from farm.devices import DeviceIdentity
 from farm.errors import NoBuilder
+from farm.kernels.toolchains import BUILT_WITH, TOOLCHAINS
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
@@ -169,13 +170,12 @@ def test_a_campaign_that_is_refused_is_not_stored(
     opened = Session(Settings(), ServiceUrls(database_url=database_url, broker_url=None, tracking_uri=""), engine)
     campaign = Campaign.from_document(ahead())
     with pytest.raises(NoBuilder):
-        store(opened, campaign, allow_missing=False, check=lambda c, i: _require_builder(opened, c, i, builds=False))
+        store(opened, campaign, allow_missing=False, check=lambda c, i: _require_builder(opened, c, i, []))
     with engine.connect() as connection:
         for table in ("campaigns", "jobs", "kernels"):
             assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
-    stored = store(
-        opened, campaign, allow_missing=False, check=lambda c, i: _require_builder(opened, c, i, builds=True)
-    )
+    built_here = [toolchain.text(BUILT_WITH) for toolchain in TOOLCHAINS]
+    stored = store(opened, campaign, allow_missing=False, check=lambda c, i: _require_builder(opened, c, i, built_here))
     with engine.connect() as connection:
         assert campaigns.counts(connection, stored.campaign_id)["pending"] == 12
         assert devices.live_recordings(connection, silent_after=20) == {}
