@@ -70,7 +70,7 @@ class GroupsOnCard:
         return first, first + int(self._scalars.itemsize)
 
     def averages(self, problem: Problem) -> dict[str, int]:
-        """What the heuristic is told of the sizes, by the library's names. By columns, D has n rows."""
+        """The average sizes that the heuristic takes, by the library's names. The library sees D column by column, with n rows."""
         return {
             "GROUPED_DESC_D_AVERAGE_ROWS": problem.shape.n,
             "GROUPED_DESC_D_AVERAGE_COLS": max(1, round(float(self.sizes.mean()))),

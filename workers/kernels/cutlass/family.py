@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from farm.builds.record import Record
+from farm.builds.record import Built, Record
 from farm.kernels import Configuration
-from farm.kernels.binary import Binary
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cubins import kernel_of, loaded_module
-from workers.kernels.once import Once
 from workers.kernels.residency import residency
 from workers.measure.elements import STORAGE
 
@@ -33,32 +32,16 @@ class _Loaded:
     gemm: Any
 
 
-class CutlassFamily:
-    """The family on one card. Binaries come from the card's context and are loaded once in a process."""
-
-    def __init__(self, card: CardContext) -> None:
-        self._card = card
-        self._loaded = Once[Binary, _Loaded]()
-
-    def prepare(self, configuration: Configuration) -> None:
-        self._load(configuration)
+class CutlassFamily(BuiltFamily[_Loaded]):
+    """The family on one card."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         return _BoundCutlass(self._card, self._load(configuration), configuration, placement)
 
-    def close(self) -> None:
-        self._loaded.clear()
-
-    def _load(self, configuration: Configuration) -> _Loaded:
-        binary = self._card.binary(configuration)
-
-        def load() -> _Loaded:
-            built = self._card.kernels.get(binary)
-            cp = self._card.cp
-            module = loaded_module(cp, built)
-            return _Loaded(built.record, module.get_function(PACK), kernel_of(cp, module, built, GEMM))
-
-        return self._loaded.get(binary, load)
+    def _loaded_from(self, built: Built) -> _Loaded:
+        cp = self._card.cp
+        module = loaded_module(cp, built)
+        return _Loaded(built.record, module.get_function(PACK), kernel_of(cp, module, built, GEMM))
 
 
 class _BoundCutlass:

@@ -10,45 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from farm.builds.record import Record
+from farm.builds.record import Built, Record
 from farm.kernels import Configuration
-from farm.kernels.binary import Binary
 from farm.kernels.cutlass3x.point import Schedule
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library
-from workers.kernels.once import Once
 from workers.kernels.residency import resident_columns
 
 _Loaded = tuple[Record, Library]
 
 
-class Cutlass3xFamily:
-    """The family on one card. Libraries come from the card's context and are loaded once in a process."""
-
-    def __init__(self, card: CardContext) -> None:
-        self._card = card
-        self._loaded = Once[Binary, _Loaded]()
-
-    def prepare(self, configuration: Configuration) -> None:
-        self._load(configuration)
+class Cutlass3xFamily(BuiltFamily[_Loaded]):
+    """The family on one card. Its binaries are libraries."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         record, library = self._load(configuration)
         return _BoundCutlass3x(self._card, record, library, configuration, placement)
 
-    def close(self) -> None:
-        self._loaded.clear()
-
-    def _load(self, configuration: Configuration) -> _Loaded:
-        binary = self._card.binary(configuration)
-
-        def load() -> _Loaded:
-            built = self._card.kernels.get(binary)
-            library = Library(self._card.cp, built.record.hash, built.code)
-            library.open()
-            return built.record, library
-
-        return self._loaded.get(binary, load)
+    def _loaded_from(self, built: Built) -> _Loaded:
+        library = Library(self._card.cp, built.record.hash, built.code)
+        library.open()
+        return built.record, library
 
 
 class _BoundCutlass3x:

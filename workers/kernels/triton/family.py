@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from farm.builds.record import Record
+from farm.builds.record import Built, Record
 from farm.errors import InvalidOnDevice
 from farm.gemm import ElementType
 from farm.kernels import Configuration
-from farm.kernels.binary import Binary
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cubins import kernel_of, loaded_module
-from workers.kernels.once import Once
 from workers.kernels.residency import residency
 from workers.kernels.toolchains.compilation import ENTRY
 
@@ -30,34 +29,18 @@ class _Loaded:
     gemm: Any
 
 
-class TritonFamily:
-    """The family on one card. Binaries come from the card's context and are loaded once in a process."""
-
-    def __init__(self, card: CardContext) -> None:
-        self._card = card
-        self._loaded = Once[Binary, _Loaded]()
-
-    def prepare(self, configuration: Configuration) -> None:
-        self._load(configuration)
+class TritonFamily(BuiltFamily[_Loaded]):
+    """The family on one card."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         return _BoundTriton(self._card, self._load(configuration), configuration, placement)
 
-    def close(self) -> None:
-        self._loaded.clear()
-
-    def _load(self, configuration: Configuration) -> _Loaded:
-        binary = self._card.binary(configuration)
-
-        def load() -> _Loaded:
-            built = self._card.kernels.get(binary)
-            need, most = built.record.shared_bytes, self._card.traits.shared_memory_per_block_bytes
-            if most is not None and need > most:
-                raise InvalidOnDevice(why=f"its kernel needs {need} bytes of shared memory, the device has {most}")
-            cp = self._card.cp
-            return _Loaded(built.record, kernel_of(cp, loaded_module(cp, built), built, ENTRY))
-
-        return self._loaded.get(binary, load)
+    def _loaded_from(self, built: Built) -> _Loaded:
+        need, most = built.record.shared_bytes, self._card.traits.shared_memory_per_block_bytes
+        if most is not None and need > most:
+            raise InvalidOnDevice(why=f"its kernel needs {need} bytes of shared memory, the device has {most}")
+        cp = self._card.cp
+        return _Loaded(built.record, kernel_of(cp, loaded_module(cp, built), built, ENTRY))
 
 
 class _BoundTriton:
