@@ -131,10 +131,8 @@ def test_batches_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) 
     assert side.by_bound["compute-bound"].baseline_roofline == pytest.approx(1 / peak)
 
 
-def test_scale_factors_and_fused_operations_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) -> None:
-    """Without them both cards take as long, and with them the second one twice as long."""
-    kinds = ("", " scale=row", " fused=bias", " scale=row fused=bias")
-    configurations = [Configuration.parse(f"cublaslt() {shape} f16{rest}") for rest in kinds for shape in SHAPES]
+def check_kinds_apart(engine: Engine, put: Put, configurations: list[Configuration]) -> None:
+    """Compares two cards on four kinds of `SHAPES`, of which the plain ones are first. Only the others take longer on the second."""
     put(H200, taken(), configurations=configurations)
     plain = configurations[: len(SHAPES)]
     put(A100, lambda one: taken(1.0 if one in plain else 2.0)(one), configurations=configurations)
@@ -142,6 +140,13 @@ def test_scale_factors_and_fused_operations_of_a_shape_are_problems_of_their_own
     assert side.overall is not None
     assert (side.overall.configurations, side.overall.shapes) == (32, 32)
     assert (side.overall.ties, side.overall.slower) == (8, 24)
+
+
+def test_scale_factors_and_fused_operations_of_a_shape_are_problems_of_their_own(engine: Engine, put: Put) -> None:
+    """Without them both cards take as long, and with them the second one twice as long."""
+    kinds = ("", " scale=row", " fused=bias", " scale=row fused=bias")
+    configurations = [Configuration.parse(f"cublaslt() {shape} f16{rest}") for rest in kinds for shape in SHAPES]
+    check_kinds_apart(engine, put, configurations)
 
 
 def test_products_of_a_shape_in_other_groups_are_problems_of_their_own(engine: Engine, put: Put) -> None:
@@ -152,13 +157,7 @@ def test_products_of_a_shape_in_other_groups_are_problems_of_their_own(engine: E
         for rest in kinds
         for shape in map(str, SHAPES)
     ]
-    put(H200, taken(), configurations=configurations)
-    plain = configurations[: len(SHAPES)]
-    put(A100, lambda one: taken(1.0 if one in plain else 2.0)(one), configurations=configurations)
-    (side,) = asked(engine, "nvidia-h200", "nvidia-a100-sxm4-80gb").groups
-    assert side.overall is not None
-    assert (side.overall.configurations, side.overall.shapes) == (32, 32)
-    assert (side.overall.ties, side.overall.slower) == (8, 24)
+    check_kinds_apart(engine, put, configurations)
 
 
 def test_only_what_both_have_is_compared(engine: Engine, put: Put) -> None:
