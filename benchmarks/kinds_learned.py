@@ -36,7 +36,16 @@ from trainer.table import configurations, held_out_together, of_one_protocol
 
 PLAIN = "plain"
 ALONE = "plain, learned alone"
-TARGETS = ("runtime_ms", "power_w")
+HEADLINE_TARGET = "runtime_ms"
+TARGETS = (HEADLINE_TARGET, "power_w")
+COARSE = {
+    PLAIN: "plain",
+    "batch": "batches",
+    "scaled": "scale factors",
+    "fused": "fused operations",
+    "in groups": "groups",
+}
+"""The kinds of the summary, and what it calls them."""
 RESAMPLES = 1000
 SHAPE = ["m", "n", "k"]
 LIKE = ["family", "ab", "cd", "acc"]
@@ -61,7 +70,7 @@ def main() -> None:
     found = figures(types[0], configured)
     facts = {"device_type": types[0], "configurations": len(configured), "left_out": left_out}
     tables = [f"Errors of `{target}`:\n\n{_table(found, target)}" for target in TARGETS]
-    write("kinds_learned", {**facts, "figures": found}, "\n\n".join(tables), repetitions=1)
+    write("kinds_learned", {**facts, "figures": found}, "\n\n".join([_summary(found), *tables]), repetitions=1)
 
 
 def kinds_of(configured: pd.DataFrame) -> pd.Series:
@@ -176,11 +185,23 @@ def _table(found: list[dict[str, Any]], target: str) -> str:
     return markdown(["kind", "rows", "shapes", "refused", *names.values(), "in 90%, %"], rows)
 
 
-def _cell(one: Mapping[str, Any], name: str) -> str:
+def _summary(found: list[dict[str, Any]]) -> str:
+    """Errors of time by the coarse kinds, as docs/models.md shows them."""
+    of_time = {one["kind"]: one for one in found if one["target"] == HEADLINE_TARGET}
+    names = {"median_error_pct": ".1f", "p90_error_pct": ".0f", "over_plain": ".2f"}
+    rows = [
+        [name, of_time[kind]["rows"], *(_cell(of_time[kind], key, digits) for key, digits in names.items())]
+        for kind, name in COARSE.items()
+        if kind in of_time
+    ]
+    return markdown(["kind", "rows", "median, %", "p90, %", "median over that of plain rows"], rows)
+
+
+def _cell(one: Mapping[str, Any], name: str, digits: str = ".2f") -> str:
     if one.get(name) is None:
         return "–"
     low, high = one[f"{name}_95"]
-    return f"{one[name]:.2f} ({low:.2f} to {high:.2f})"
+    return f"{one[name]:{digits}} ({low:{digits}} to {high:{digits}})"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ rounds, with the smallest and the largest. torch.profiler names the kernels of b
 times agree. A problem that one of both lacks is told with its error.
 
 Figures: for each kind, `problems`, `same_kernel`, and over problems with the same kernel `worst_pct` and `median_pct`, the distance of
-the ratio from 1.
+the ratio from 1, and `close`, how many are within 3%.
 """
 
 from __future__ import annotations
@@ -68,6 +68,14 @@ GROUPED = tuple(
 )
 
 KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED, "groups": GROUPED}
+
+NAMES = {
+    "batch": ("batches", "`bmm`"), "scale": ("scale factors", "`_scaled_mm`"),
+    "fused": ("fused operations", "`addmm` with an activation"), "groups": ("groups", "`_grouped_mm`"),
+}  # fmt: skip
+"""What the summary calls a kind, and PyTorch's function for it."""
+
+CLOSE_PCT = 3
 
 ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id")
 """Details of a row that say what cuBLASLt chose."""
@@ -183,8 +191,28 @@ def figures(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
             "same_kernel": len(off),
             "worst_pct": round(max(off), 2) if off else None,
             "median_pct": round(statistics.median(off), 2) if off else None,
+            "close": sum(one <= CLOSE_PCT for one in off),
         }
     return said
+
+
+def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of the kinds that were measured, as docs/problems.md shows them."""
+
+    def percent(value: float | None) -> str:
+        return "–" if value is None else f"{value:.2g}%"
+
+    columns = ["kind", "PyTorch", "problems", "same kernel", "median difference", f"within {CLOSE_PCT}%", "worst"]
+    return markdown(
+        columns,
+        [
+            [
+                *NAMES[kind], of["problems"], of["same_kernel"], percent(of["median_pct"]), of["close"], percent(of["worst_pct"]),
+            ]
+            for kind, of in found.items()
+            if of["problems"]
+        ],
+    )  # fmt: skip
 
 
 def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -238,8 +266,9 @@ def main() -> None:
             print(f"round {number}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
         version = torch.__version__
     rows = {kind: [pair.row() for pair in of_kind if pair.farm_ms] for kind, of_kind in pairs.items()}
-    said = {**figures(rows), "torch": version, "failed": failed, "rows": rows}
-    write("problem_kinds", said, table(rows), repetitions=asked.rounds)
+    found = figures(rows)
+    said = {**found, "torch": version, "failed": failed, "rows": rows}
+    write("problem_kinds", said, f"{summary(found)}\n\n{table(rows)}", repetitions=asked.rounds)
 
 
 if __name__ == "__main__":

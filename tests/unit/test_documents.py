@@ -118,6 +118,8 @@ def tables_in(path: Path) -> list[str]:
         ("docs/reporting.md", 1),
         ("docs/serving.md", 1),
         ("docs/operating.md", 1),
+        ("docs/problems.md", 1),
+        ("docs/models.md", 3),
     ],
 )
 def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:

@@ -410,8 +410,12 @@ def test_only_times_of_the_same_kernel_must_agree() -> None:
         return {"ratio": ratio, "same_kernel": same}
 
     found = kinds.figures({"batch": [row(0.98), row(1.01), row(1.5, same=False)], "fused": [row(0.5, same=False)]})
-    assert found["batch"] == {"problems": 3, "same_kernel": 2, "worst_pct": 2.0, "median_pct": 1.5}
-    assert found["fused"] == {"problems": 1, "same_kernel": 0, "worst_pct": None, "median_pct": None}
+    assert found["batch"] == {"problems": 3, "same_kernel": 2, "worst_pct": 2.0, "median_pct": 1.5, "close": 2}
+    assert found["fused"] == {"problems": 1, "same_kernel": 0, "worst_pct": None, "median_pct": None, "close": 0}
+    assert kinds.summary({**found, "groups": {"problems": 0}}).splitlines()[2:] == [
+        "| batches | `bmm` | 3 | 2 | 1.5% | 2 | 2% |",
+        "| fused operations | `addmm` with an activation | 1 | 0 | – | 0 | – |",
+    ]
 
 
 # --- referee -------------------------------------------------------------------------------------------

@@ -98,6 +98,8 @@ def test_the_figures_are_written_as_a_table_and_as_json(tmp_path: Path, monkeypa
     assert {one["kind"] for one in found["figures"]} == {"plain", "batch", "plain, learned alone"}
     shown = (tmp_path / "kinds_learned.md").read_text()
     assert "Errors of `power_w`:\n\n| kind | rows |" in shown
+    assert "| kind | rows | median, % | p90, % | median over that of plain rows |\n" in shown
+    assert "\n| batches | 8 | " in shown
 
 
 def run(tables: list[pd.DataFrame], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
