@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 
-from farm.kernels import Configuration
+from farm.kernels import FAMILIES, Configuration
 from farm.measurement import MeasuringRules
 from farm.vendors import RECORDED
+
+CAMPAIGN_FILE = "CAMPAIGN.yaml"
+"""Stands for the campaign file that names an own kernel: the farm keeps its content, and not where it lies."""
 
 
 def repro_command(configuration: Configuration, device_uuid: str | None, rules: MeasuringRules) -> str:
@@ -16,6 +19,8 @@ def repro_command(configuration: Configuration, device_uuid: str | None, rules: 
     A recorded device, or None, is left to FARM_DEVICES: only its host knows the path of its file.
     """
     words = ["farm", "measure", configuration.canonical]
+    if FAMILIES[configuration.kernel.family].untrusted:
+        words += ["--source", CAMPAIGN_FILE]
     if device_uuid is not None and not RECORDED.has_uuid(device_uuid):
         words += ["--device", device_uuid]
     changed = rules.model_dump(mode="json", exclude_defaults=True)

@@ -665,6 +665,13 @@ def test_the_line_has_only_what_is_not_the_default() -> None:
     )
 
 
+def test_the_line_of_an_own_kernel_names_a_campaign_file() -> None:
+    configuration = Configuration.parse("source(BM=64,definition=7) 64x64x64 f32")
+    line = repro_command(configuration, "GPU-1", MeasuringRules())
+    assert line == f"farm measure '{configuration.canonical}' --source CAMPAIGN.yaml --device GPU-1"
+    assert read_back(line)["source"] == Path("CAMPAIGN.yaml")
+
+
 def test_a_recorded_device_is_left_to_the_settings() -> None:
     (identity,) = devices.discover(f"recorded:{RECORDING}")
     assert identity.backend is Backend.RECORDED
