@@ -25,6 +25,8 @@ class Template:
     name: str
     path: Path = field(compare=False)
     options: tuple[str, ...] = field(compare=False)
+    # What the source begins with, where several templates share it.
+    head: Path | None = field(default=None, compare=False)
     toolchain: Toolchain = field(default=NVCC, compare=False)
     # A shared library for the host with the kernel in it, and not a cubin.
     library: bool = field(default=False, compare=False)
@@ -42,7 +44,7 @@ _NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"[\w:]+")
 @cache
 def text_of(template: Template) -> str:
     """The source."""
-    return template.path.read_text()
+    return (template.head.read_text() if template.head else "") + template.path.read_text()
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:

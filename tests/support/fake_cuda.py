@@ -206,6 +206,10 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": gelu,
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
+# CUTLASS's functors.
+ACTIVATIONS |= {
+    "Identity": ACTIVATIONS["none"], "ReLu": ACTIVATIONS["relu"], "GELU_taylor": gelu, "SiLu": ACTIVATIONS["silu"],
+}  # fmt: skip
 
 
 VERIFIED_TYPES = [
@@ -530,35 +534,50 @@ class FakeKernel:
                 np.float32, a + inputs, b + 4 * product * k * n, c and c + outputs, d + outputs, m, n, k, alpha, beta
             )
 
-    # The kernels of gemm2x.cu. Their parameters are 11 numbers of 8 bytes here.
+    # The kernels of gemm2x.cu, and of gemm2x_universal.cu with its further parameters. `Params` are 12 numbers of 8 bytes here.
 
     def gemm_pack(
         self, grid: Any, block: Any, packed: Any, launch: Any, m: int, n: int, k: int, a: int, b: int, c: int, d: int,
-        between_inputs: int, between_outputs: int, alpha: Any, beta: Any, split_k: int, semaphores: Any,
+        between_inputs: int, between_outputs: int, alpha: Any, beta: Any, split_k: int, semaphores: Any, *added: int,
     ) -> None:  # fmt: skip
         (sets,), size = grid, packed.size // grid[0]
         tiles = -(-m // int(self.defines["TILE_M"])), -(-n // int(self.defines["TILE_N"]))
         assert block == (1,)
         assert type(alpha) is type(beta) is {"float": np.float32, "double": np.float64}[self.defines["ACC"]]
+        assert len(added) == (3 if "ACTIVATION" in self.defines else 0)
+        batch, bias, between_biases = added or (1, 0, 0)
+        assert not (bias and beta)
+        assert 1 in {batch, split_k}
         assert (split_k > 1) == (not isinstance(semaphores, int))
         if split_k > 1:
             assert semaphores.size == tiles[0] * tiles[1]
             assert not semaphores.any()
         for index in range(sets):
             inputs, outputs = index * between_inputs, index * between_outputs
-            integers = [m, n, k, a + inputs, b + inputs, c and c + outputs, d + outputs, split_k]
+            places = [a + inputs, b + inputs, c and c + outputs, d + outputs, bias and bias + index * between_biases]
+            integers = [m, n, k, *places, split_k, batch]
             held = np.array(integers, np.int64).tobytes() + np.array([alpha, beta], np.float64).tobytes()
             packed[index * size :][: len(held)] = np.frombuffer(held, np.uint8)
-        launch[:] = [*tiles, split_k, 4 * tiles[0] * tiles[1] * (split_k > 1)]
+        launch[:] = [*tiles, split_k * batch, 4 * tiles[0] * tiles[1] * (split_k > 1)]
 
     def gemm(self, grid: Any, block: Any, params: Any) -> None:
         assert params.shape == (1,)  # of a void type, which CuPy passes by value
         held = params.tobytes()
-        m, n, k, a, b, c, d, split_k = (int(number) for number in np.frombuffer(held[:64], np.int64))
-        alpha, beta = np.frombuffer(held[64:80], np.float64)
-        assert grid == (-(-m // int(self.defines["TILE_M"])), -(-n // int(self.defines["TILE_N"])), split_k)
+        m, n, k, a, b, c, d, bias, split_k, batch = (int(number) for number in np.frombuffer(held[:80], np.int64))
+        alpha, beta = np.frombuffer(held[80:96], np.float64)
+        assert grid == (-(-m // int(self.defines["TILE_M"])), -(-n // int(self.defines["TILE_N"])), split_k * batch)
         assert (block, self.shared_mem) == ((128,), 49152)
-        self.multiply({"float": np.float32, "double": np.float64}[self.defines["AB"]], a, b, c, d, m, n, k, alpha, beta)
+        dtype = {"float": np.float32, "double": np.float64}[self.defines["AB"]]
+        for product in range(batch):
+            places = (
+                first and first + product * count * np.dtype(dtype).itemsize
+                for first, count in ((a, m * k), (b, k * n), (c, m * n), (d, m * n), (bias, n))
+            )
+            *matrices, bias_of_product = places
+            self.multiply(
+                dtype, *matrices, m, n, k, alpha, beta,
+                at_address(bias_of_product, n, dtype) if bias_of_product else None,
+            )  # fmt: skip
 
 
 class FakeStream:

@@ -48,8 +48,8 @@ def test_a_batch_that_is_no_number_is_named(written: str) -> None:
 
 def test_a_family_that_computes_one_product_refuses_a_batch() -> None:
     assert Configuration.parse("cublaslt() 64 f16 batch=4").why_invalid(CARD) is None
-    why = Configuration.parse("cutlass() 64 f16 batch=4").why_invalid(CARD)
-    assert why == "cutlass computes one product at a time: batch must be 1, not 4"
+    why = Configuration.parse("cutlass3x() 64 f16 batch=4").why_invalid(CARD)
+    assert why == "cutlass3x computes one product at a time: batch must be 1, not 4"
 
 
 def test_all_operands_of_a_batch_must_fit() -> None:

@@ -134,10 +134,13 @@ def test_a_plan_counts_the_work_of_batches_and_shows_them() -> None:
     assert sum(eight.estimated_seconds.values()) > sum(alone.estimated_seconds.values())
 
 
-def test_a_family_without_batches_has_invalid_jobs_that_say_why() -> None:
-    one = campaign("{shapes: 64x64x64, types: f16, batch: [1, 8]}", kernels="{family: cutlass}")
+def test_kernels_without_batches_have_invalid_jobs_that_say_why() -> None:
+    one = campaign("{shapes: 64x64x64, types: f16, batch: [1, 8]}", kernels="{family: cutlass, split_k: 2}")
     (group,) = plan(one, [H200], allow_missing=False).summary().invalid
-    assert (group.count, group.reason) == (1, "cutlass computes one product at a time: batch must be 1, not 8")
+    assert (group.count, group.reason) == (
+        1,
+        "cutlass slices k of one product only: with batch=8, split_k must be 1, not 2",
+    )
 
 
 def on_a_cpu(text: str) -> str:

@@ -27,7 +27,7 @@ from farm.errors import (
 from farm.gemm import ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration, Kernel, cutlass3x
 from farm.kernels.binary import Binary, architecture_of, ordered, text_of
-from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
+from farm.kernels.cutlass.binaries import TEMPLATE, UNIVERSAL, binary_of
 from farm.kernels.cutlass.point import widest_access
 from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import Versions
@@ -138,6 +138,23 @@ class TestWhatNamesABinary:
         every = {**VERSIONS, "triton": "3.9.0"}
         assert binary().hash(every) == hashlib.sha256("\0".join(parts).encode()).hexdigest()
         assert binary().toolchain(every) == "cutlass 4.2.0, cuda 13.0.88"
+
+    def test_batches_and_fused_operations_have_a_template_of_their_own(self) -> None:
+        texts = ("", "batch=2", "batch=64", "fused=bias", "fused=silu", "fused=bias+silu batch=3")
+        made = [of(Configuration.parse(f"{configuration()} {text}"), "sm_90a") for text in texts]
+        plain, *identity = made[:4]
+        assert [one.template for one in made] == [TEMPLATE] + [UNIVERSAL] * 5
+        assert identity[0] == identity[1] == identity[2]
+        assert [dict(one.definitions).get("ACTIVATION") for one in made[3:]] == ["Identity", "SiLu", "SiLu"]
+        assert made[4] == made[5]
+        assert str(made[4]) == f"{plain} universal silu"
+        assert [name for name, _ in made[4].definitions if name not in text_of(UNIVERSAL)] == []
+        assert binary_from_json(made[4].to_json()) == made[4]
+
+    def test_the_source_of_one_product_is_that_of_before_there_were_batches(self) -> None:
+        """Kernels that farms have are named by it: with another source they would all be built again."""
+        digest = hashlib.sha256(text_of(TEMPLATE).encode()).hexdigest()
+        assert digest == "3f202318125da0214e797e2e14acbad2f9e9d6e711e01163b46bdb4335b80887"
 
     def test_another_template_makes_another(self, monkeypatch: pytest.MonkeyPatch) -> None:
         before, changed = binary().hash(VERSIONS), text_of(TEMPLATE) + "\n// changed"

@@ -18,7 +18,8 @@ from farm.kernels.binary import Binary
 from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
-from support.fake_cuda import FakeCupy, FakePynvml
+from support.fake_cuda import FakeCupy, FakePynvml, at_address
+from support.quick import assert_wide_product
 from support.toolkit import Toolkit, cubin
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
@@ -89,6 +90,18 @@ def test_layouts_scalars_and_every_operand_set_reach_the_kernel(
         sets = sorted(set(addresses))
         assert len(sets) == row.details["operand_sets"] > 2
         assert {b - a for a, b in pairwise(sets)} == {apart}
+
+
+@pytest.mark.parametrize(
+    "text", ["batch=3", "batch=2 fused=bias+gelu", "fused=bias", "beta=-1 batch=2 fused=relu", "fused=silu"]
+)
+def test_batches_and_fused_operations_reach_the_kernel(device: CudaDevice, text: str) -> None:
+    for kernel in (f"{SIMT}) 96x80x64 f32 nt", f"{DOUBLES}) 48x56x64 f64 tn"):
+        assert_wide_product(device, configuration(f"{kernel} alpha=2 {text}"), at_address)
+
+
+def test_slices_of_k_are_added_up_before_an_activation(device: CudaDevice) -> None:
+    assert_wide_product(device, configuration(f"{SIMT},split_k=4) 96x80x64 f32 fused=bias+relu"), at_address)
 
 
 def test_a_row_says_what_was_launched(device: CudaDevice, kernels: Counted) -> None:

@@ -164,6 +164,19 @@ def test_kernels_of_every_type_exist_on_ampere_and_later(text):
         ("cutlass(tile_m=256,tile_n=256,tile_k=8,warp_m=32,warp_n=64) 512 f32", H200,
          "needs 64 registers of a thread for accumulators alone (warp_m=32, warp_n=64), a thread of a block of 1024 has "
          "64"),
+        # batches and fused operations
+        ("cutlass() 512 f16 batch=8 fused=bias+gelu", H200, None),
+        ("cutlass(tile_k=64) 512 i8 nt batch=8", H200, None),
+        (f"cutlass({SIMT},stages=2) 512 f32 beta=1 fused=silu", T4, None),
+        ("cutlass(split_k=2) 512 f16 fused=bias+relu", H200, None),
+        ("cutlass(split_k=2) 512 f16 batch=2", H200,
+         "slices k of one product only: with batch=2, split_k must be 1, not 2"),
+        ("cutlass() 16 f16 batch=65535", H200, None),
+        ("cutlass() 16 f16 batch=65536", H200, "computes at most 65535 products in a batch, not 65536"),
+        ("cutlass() 512 f16 beta=1 fused=bias", H200,
+         "adds a bias in the place of C: with fused=bias, beta must be 0, not 1"),
+        ("cutlass(tile_k=64) 512 i8 nt fused=relu", H200,
+         "fuses no operations into products of i8: fused must be none, not relu"),
         # what a problem has
         ("cutlass(split_k=17) 512 f16", H200,
          "leaves slices of k empty: k=512 is 16 steps of tile_k=32, which split_k=17 shares out as 1 each"),

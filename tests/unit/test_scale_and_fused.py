@@ -90,8 +90,8 @@ def test_factors_and_bias_are_read_and_take_memory() -> None:
 def test_a_family_without_them_refuses_them() -> None:
     why = Configuration.parse("tiled() 64 f32 scale=row").why_invalid(CARD)
     assert why == "tiled has no scale=row, only none"
-    why = Configuration.parse("cutlass() 64 f16 fused=silu").why_invalid(CARD)
-    assert why == "cutlass has no fused=silu, only none"
+    why = Configuration.parse("cublaslt() 64 f16 fused=silu").why_invalid(CARD)
+    assert why == "cublaslt has no fused=silu, only none, bias, relu, gelu, bias+relu, bias+gelu"
 
 
 def test_the_document_s_table_says_which_family_computes_what() -> None:

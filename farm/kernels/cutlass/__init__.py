@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.cutlass import building, fitting
-from farm.kernels.cutlass.binaries import TEMPLATE, binary_of
+from farm.kernels.cutlass.binaries import ACTIVATIONS, TEMPLATE, UNIVERSAL, binary_of
 from farm.kernels.cutlass.point import Point
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import whole_scalars
@@ -15,6 +16,7 @@ from farm.kernels.rules import whole_scalars
 # What comes first explains most: a type that the card lacks, then the kernel's own shape, then the problem and the device.
 _CHECKS: tuple[Callable[[Point], Reason], ...] = (
     building.types_exist,
+    building.operations_exist,
     building.stages_exist,
     building.warps_fit,
     building.instructions_fit,
@@ -25,6 +27,7 @@ _CHECKS: tuple[Callable[[Point], Reason], ...] = (
     fitting.alignment_is_possible,
     fitting.shared_memory_fits,
     fitting.registers_suffice,
+    fitting.batch_is_whole,
     fitting.slices_have_work,
     fitting.grid_fits,
 )
@@ -59,6 +62,8 @@ CUTLASS = KernelFamily(
         ),
     ),
     rules=(_exists, whole_scalars),
-    templates=(TEMPLATE,),
+    templates=(TEMPLATE, UNIVERSAL),
     binary=binary_of,
+    batched=True,
+    fusions=tuple(fused for fused in Fusion if fused.activation in ACTIVATIONS),
 )

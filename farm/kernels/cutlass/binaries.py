@@ -1,6 +1,6 @@
 """Which binary a configuration of the family needs.
 
-Shape, alpha, beta and split-k are given when a kernel is launched; everything else is compiled in.
+Shape, batch, alpha, beta, split-k and a bias are given when a kernel is launched; everything else is compiled in.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from farm.fusion import Activation, Fusion
 from farm.gemm import ElementType, Problem
 from farm.kernels.binary import Binary, Template, capability_of, ordered
 from farm.kernels.cutlass.point import load_at_once, store_at_once
@@ -16,12 +17,29 @@ _E = ElementType
 
 CUTLASS_OPTIONS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr")
 
-TEMPLATE = Template(
-    name="cutlass/gemm2x.cu",
-    path=Path(__file__).with_name("gemm2x.cu"),
-    options=("-cubin", *CUTLASS_OPTIONS),
-    library=False,
-)
+
+def _template(name: str) -> Template:
+    return Template(
+        name=f"cutlass/{name}",
+        path=Path(__file__).with_name(name),
+        options=("-cubin", *CUTLASS_OPTIONS),
+        head=Path(__file__).with_name("gemm2x_tiles.cu"),
+    )
+
+
+TEMPLATE = _template("gemm2x.cu")
+"""For one product with nothing fused."""
+
+UNIVERSAL = _template("gemm2x_universal.cu")
+"""For batches and fused operations."""
+
+ACTIVATIONS = {
+    None: "Identity",
+    Activation.RELU: "ReLu",
+    Activation.GELU: "GELU_taylor",
+    Activation.SILU: "SiLu",
+}
+"""CUTLASS's functors. Its `GELU_taylor` is the approximation by tanh, and `GELU` is not."""
 
 CPP = {
     _E.F64: "double",
@@ -38,7 +56,7 @@ CPP = {
 
 
 def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary:
-    """The binary of gemm2x.cu for a point of the space on an architecture. Raises `BadArchitecture`.
+    """The binary for a point of the space on an architecture. Raises `BadArchitecture`.
 
     The parameter `align` holds for A and B; 0 takes for each the most that its leading dimension allows. C and D are
     always accessed as widely as n allows.
@@ -60,10 +78,13 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         "ALIGN_C": align_c,
         "ARCH": 10 * major + minor,
     }
-    return Binary(
-        template=TEMPLATE,
-        arch=arch,
-        definitions=ordered(definitions),
-        label=f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} warp {p['warp_m']}x{p['warp_n']} "
-        f"stages {p['stages']} swizzle {p['swizzle']} align {align_a},{align_b},{align_c} {arch}",
+    label = (
+        f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} warp {p['warp_m']}x{p['warp_n']} "
+        f"stages {p['stages']} swizzle {p['swizzle']} align {align_a},{align_b},{align_c} {arch}"
     )
+    template = TEMPLATE
+    if problem.batch != 1 or problem.fused is not Fusion.NONE:
+        template, activation = UNIVERSAL, problem.fused.activation
+        definitions["ACTIVATION"] = ACTIVATIONS[activation]
+        label += f" universal {activation}" if activation else " universal"
+    return Binary(template=template, arch=arch, definitions=ordered(definitions), label=label)

@@ -6,6 +6,7 @@ tile exactly once. Kernels that do not would compile and compute a wrong result.
 
 from __future__ import annotations
 
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout
 from farm.kernels.cutlass.point import AMPERE, WARP, Operand, Point
 from farm.kernels.family import Reason
@@ -29,6 +30,15 @@ def types_exist(p: Point) -> Reason:
         return reason
     if t.ab is _E.I8 and p.problem.layout is not Layout.NT:
         return f"multiplies i8 in layout nt only, where k is contiguous in A and B, not {p.problem.layout}"
+    return None
+
+
+def operations_exist(p: Point) -> Reason:
+    fused = p.problem.fused
+    if fused is not Fusion.NONE and p.ab is _E.I8:
+        return f"fuses no operations into products of i8: fused must be none, not {fused}"
+    if fused.bias and p.problem.beta:
+        return f"adds a bias in the place of C: with fused={fused}, beta must be 0, not {p.problem.beta:g}"
     return None
 
 

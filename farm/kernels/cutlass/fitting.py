@@ -11,8 +11,8 @@ _MAX_LOADS = 64
 """Loads of a tile by one thread that are guarded (PredicatedTileAccessIterator)."""
 _REGISTERS, _MAX_REGISTERS = 65536, 255
 """Registers of a block, and of a thread: CUDA C++ Programming Guide, technical specifications."""
-_MAX_BLOCKS_N = 65535
-"""Blocks of a grid along y, the same."""
+_MAX_BLOCKS = 65535
+"""Blocks of a grid along y and along z, the same."""
 
 
 def alignment_is_possible(p: Point) -> Reason:
@@ -58,6 +58,15 @@ def registers_suffice(p: Point) -> Reason:
     )
 
 
+def batch_is_whole(p: Point) -> Reason:
+    batch = p.problem.batch
+    if batch > 1 and p.split_k > 1:
+        return f"slices k of one product only: with batch={batch}, split_k must be 1, not {p.split_k}"
+    if batch > _MAX_BLOCKS:
+        return f"computes at most {_MAX_BLOCKS} products in a batch, not {batch}"
+    return None
+
+
 def slices_have_work(p: Point) -> Reason:
     steps = -(-p.problem.shape.k // p.tile_k)
     each = -(-steps // p.split_k)
@@ -71,6 +80,6 @@ def slices_have_work(p: Point) -> Reason:
 
 def grid_fits(p: Point) -> Reason:
     blocks = -(-p.problem.shape.n // (p.tile_n * p.swizzle))
-    if blocks <= _MAX_BLOCKS_N:
+    if blocks <= _MAX_BLOCKS:
         return None
-    return f"needs a grid of {blocks} blocks along n, {_MAX_BLOCKS_N} is the most"
+    return f"needs a grid of {blocks} blocks along n, {_MAX_BLOCKS} is the most"

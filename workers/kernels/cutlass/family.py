@@ -1,4 +1,4 @@
-"""The `cutlass` family on a card: binaries of gemm2x.cu, loaded and launched.
+"""The `cutlass` family on a card: binaries of gemm2x.cu and gemm2x_universal.cu, loaded and launched.
 
 A kernel takes CUTLASS's `Params` by value. A second kernel of the binary fills them on the card, once for each operand
 set; they are copied back and handed over with each launch, which costs no more than the launch of any other kernel.
@@ -13,6 +13,7 @@ import numpy as np
 
 from farm.builds.record import Built, Record
 from farm.kernels import Configuration
+from farm.kernels.cutlass.binaries import UNIVERSAL
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cubins import kernel_of, loaded_module
@@ -20,7 +21,7 @@ from workers.kernels.residency import residency
 from workers.measure.elements import STORAGE
 
 PACK, GEMM = "gemm_pack", "gemm"
-"""The two kernels of gemm2x.cu."""
+"""The two kernels of a binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class _BoundCutlass:
         boxes, launch = cp.empty(sets * size, np.uint8), cp.empty(4, np.int64)
         scalar = STORAGE[p.types.acc]
         semaphores = 0 if self._semaphores is None else self._semaphores
+        _, _, bias = placement.added(0)
+        added = (p.batch, bias, lies.bias * p.types.cd.bytes) if self._record.template == UNIVERSAL.name else ()
         # Python integers reach a kernel as 64 bits: pointers and extents alike.
         pack(
             (sets,),
@@ -78,7 +81,7 @@ class _BoundCutlass:
             (
                 boxes, launch, p.shape.m, p.shape.n, p.shape.k, *placement.addresses(0),
                 lies.inputs * p.types.ab.bytes, lies.outputs * p.types.cd.bytes,
-                scalar(p.alpha), scalar(p.beta), self.roundings, semaphores,
+                scalar(p.alpha), scalar(p.beta), self.roundings, semaphores, *added,
             ),
         )  # fmt: skip
         bytes_ = boxes.get()
