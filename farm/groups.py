@@ -64,6 +64,10 @@ class Groups:
         """How many tiles of that many rows cover the groups; a tile has rows of one group."""
         return sum(-(-size // rows) for size in self.sizes)
 
+    def useful_share(self, rows: int) -> float:
+        """The share of the rows of these tiles that groups have."""
+        return self.rows / (rows * self.tiles(rows))
+
     @property
     def summary(self) -> str:
         """For people: the text of sizes where it is short, else how many there are, `128 (97 with rows, at most 35)`."""

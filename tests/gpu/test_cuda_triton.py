@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from farm.campaign import load
-from farm.errors import ElementNotWritten, InvalidOnDevice, MeasurementFailed, WrongResult
+from farm.errors import ElementNotWritten, WrongResult
 from farm.fusion import Fusion
 from farm.gemm import ElementTypes
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from farm.operands import OperandRules
 from farm.scale import Scale
+from support import quick
 from support.quick import QUICK, launched_again
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT
@@ -38,24 +37,8 @@ def all_configurations() -> tuple[Configuration, ...]:
 
 @pytest.fixture(scope="module")
 def built(device: CudaDevice) -> Mapping[Binary, str | None]:
-    """Why each binary of the file cannot run on this card, or None where it can. Compiled at once, as a builder does."""
-    traits = device.identity.traits
-    wanted = {c.binary(traits) for c in all_configurations() if c.why_invalid(traits) is None}
-    binaries = [binary for binary in wanted if binary is not None]
-
-    def get(binary: Binary) -> str | None:
-        try:
-            device._kernels.get(binary)
-        except InvalidOnDevice as error:
-            return str(error)
-        return None
-
-    try:
-        get(binaries[0])
-    except MeasurementFailed as error:
-        pytest.skip(f"{error} conftest.py says how to build them.")
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return dict(zip(binaries, pool.map(get, binaries), strict=True))
+    """Of the file."""
+    return quick.built(device, all_configurations())
 
 
 def runnable(

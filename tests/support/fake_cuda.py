@@ -481,9 +481,10 @@ class FakeKernel:
 
         if self.defines["GROUPED"] == "1":
             tiles, count = added[-2:]
-            assert (tiles.shape, tiles.dtype) == ((count, 3), np.int64)
+            assert (tiles.shape, tiles.dtype) == ((count, 4), np.int64)
             assert grid == (-(-n // tile), min(count, 65_535), 1)
-            for first, end, group in tiles.tolist():
+            for number, (first_tile, first_row, end, group) in enumerate(tiles.tolist()):
+                first = first_row + (number - first_tile) * tile
                 rows = min(tile, end - first)
                 places = (a + first * k * size, b + group * k * n * size, c + first * n * size, d + first * n * size)
                 self.multiply(dtype, *places, rows, n, k, alpha, beta, bias_of(group))
@@ -515,20 +516,29 @@ class FakeKernel:
     # The kernel of gemm_triton.py, with 32-bit elements; parameters after beta are scratch memory.
 
     def triton_gemm(
-        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, scale_a: int, scale_b: int, bias: int, m: Any, n: Any,
-        k: Any, alpha: Any, beta: Any, *scratch: int,
-    ) -> None:  # fmt: skip
-        tiles, batch, one = grid
-        assert (tiles, one) == (-(-m // int(self.defines["TILE_M"])) * -(-n // int(self.defines["TILE_N"])), 1)
+        self, grid: Any, block: Any, a: int, b: int, c: int, d: int, scale_a: int, scale_b: int, bias: int, *more: Any
+    ) -> None:
+        grouped = self.defines["GROUPED"] == "1"
+        m, n, k, alpha, beta, *scratch = more[grouped:]
+        tile, of_row = int(self.defines["TILE_M"]), -(-n // int(self.defines["TILE_N"]))
+        rows = len(more[0]) if grouped else -(-m // tile)
+        assert (grid[0], grid[2]) == (rows * of_row, 1)
         assert (block, self.shared_mem) == ((256,), 98304)
         assert {type(extent) for extent in (m, n, k)} == {np.int32}
         assert type(alpha) is type(beta) is np.float32
-        assert scratch == (0, 0)
+        assert scratch == [0, 0]
         assert (self.defines["ADDS_C"] == "1") == bool(beta) == bool(c)
         assert (self.defines["SCALE_A"] != "none") == bool(scale_a) == bool(scale_b)
         assert (self.defines["BIAS"] == "1") == bool(bias)
         m, n, k = int(m), int(n), int(k)
-        for product in range(batch):
+        if grouped:
+            assert more[0].dtype == np.int64
+            for number, (first_tile, first_row, end, group) in enumerate(more[0].tolist()):
+                first = first_row + (number - first_tile) * tile
+                places = (a + 4 * first * k, b + 4 * group * k * n, c and c + 4 * first * n, d + 4 * first * n)
+                self.multiply(np.float32, *places, min(tile, end - first), n, k, alpha, beta)
+            return
+        for product in range(grid[1]):
             inputs, outputs = (4 * product * extent for extent in (m * k, m * n))
             self.multiply(
                 np.float32, a + inputs, b + 4 * product * k * n, c and c + outputs, d + outputs, m, n, k, alpha, beta

@@ -1,13 +1,20 @@
-"""For tests on a card: rules that take little time, configurations that it can run, launching once more, and a wide product."""
+"""For tests on a card: rules that take little time, configurations that it can run, binaries built at once, launching once more,
+and a wide product.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
+from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
+from farm.kernels.binary import Binary
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from support.wide_product import Read, wide_product
@@ -29,6 +36,28 @@ def supported(device: CudaDevice, text: str) -> Configuration:
     if why is not None:
         pytest.skip(why)
     return configuration
+
+
+def built(device: CudaDevice, configurations: Iterable[Configuration]) -> Mapping[Binary, str | None]:
+    """Why each binary of these cannot run on the card, or None where it can. All are compiled at once, as a builder does; the test is
+    skipped where none can be."""
+    traits = device.identity.traits
+    wanted = {c.binary(traits) for c in configurations if c.why_invalid(traits) is None}
+    binaries = [binary for binary in wanted if binary is not None]
+
+    def get(binary: Binary) -> str | None:
+        try:
+            device._kernels.get(binary)
+        except InvalidOnDevice as error:
+            return str(error)
+        return None
+
+    try:
+        get(binaries[0])
+    except MeasurementFailed as error:
+        pytest.skip(f"{error} conftest.py says how to build them.")
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return dict(zip(binaries, pool.map(get, binaries), strict=True))
 
 
 def launched_again(device: CudaDevice, configuration: Configuration, launches: int = 3) -> Verification:

@@ -9,17 +9,18 @@ imported, so it has a process of its own.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from farm.devices import traits_of_capability
 from farm.fusion import Activation
-from farm.gemm import ElementType, Problem
+from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
 from farm.kernels.triton.binaries import TEMPLATE
 from farm.operands import OperandRules
+from workers.kernels.group_tiles import group_tiles
 from workers.kernels.toolchains.triton_program import loaded
 from workers.measure.elements import decode
 from workers.measure.operands import HostArena, OperandSet, SetLayout
@@ -74,8 +75,11 @@ def computed(module: Any, configuration: Configuration, **changes: int) -> Opera
     }  # fmt: skip
     pointers = {name: Pointer(array, _DTYPES[signature[name][1:]]) for name, array in arrays.items()}
     scalar = int if p.types.acc is ElementType.I32 else float
-    tiles = -(-p.shape.m // constants["TILE_M"]) * -(-p.shape.n // constants["TILE_N"])
-    module.gemm[tiles, p.batch](
+    rows = -(-p.shape.m // constants["TILE_M"])
+    if p.groups is not None:
+        table = group_tiles(p.groups, constants["TILE_M"])
+        rows, pointers["groups"] = len(table), Pointer(table, "int64")
+    module.gemm[rows * -(-p.shape.n // constants["TILE_N"]), p.batch](
         **pointers, m=p.shape.m, n=p.shape.n, k=p.shape.k, alpha=scalar(p.alpha), beta=scalar(p.beta), **constants
     )
     return buffers.views(0)
@@ -83,6 +87,14 @@ def computed(module: Any, configuration: Configuration, **changes: int) -> Opera
 
 def expected(p: Problem, given: OperandSet) -> Any:
     """The result in float64."""
+    if p.groups is not None:
+        each = (
+            (number, rows, Shape(rows.stop - rows.start, p.shape.n, p.shape.k)) for number, rows in p.groups.with_rows()
+        )
+        return np.concatenate(
+            [expected(replace(p, shape=shape, groups=None), given.group(number, rows)) for number, rows, shape in each],
+            axis=1,
+        )
     o = given.stacked()
     a, b = decode(p.types.ab.of_a, o.a), decode(p.types.ab.of_b, o.b)
     if o.a_factors is not None and o.b_factors is not None:

@@ -34,6 +34,7 @@ def test_the_line_reads_back_and_other_spellings_are_the_same() -> None:
 def test_groups_say_what_they_hold() -> None:
     groups = Groups.of([16, 0, 17, 1])
     assert (groups.rows, groups.active, groups.largest, groups.tiles(16)) == (34, 3, 17, 4)
+    assert groups.useful_share(16) == 34 / 64
 
 
 def test_groups_read_a_matrix_each_but_empty_ones() -> None:

@@ -26,7 +26,9 @@ from support.quick import assert_wide_product
 from workers.devices import cpu, cuda_verify
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
+from workers.kernels import tiled
 from workers.kernels.base import CpuKernel, Placement
+from workers.kernels.group_tiles import group_tiles
 from workers.kernels.tiled import TiledKernel
 from workers.measure import verify as verifying
 from workers.measure.digest import digest
@@ -389,19 +391,20 @@ def changed(change: Callable[[Any], None]) -> Callable[[Any], Any]:
 
 
 def another_group(table: Any) -> None:
-    table[table[:, 2] == 5, 2] = 4
+    table[table[:, 3] == 5, 3] = 4
 
 
 def next_row(table: Any) -> None:
-    table[1:, 0] += 1
+    table[1:, 1] += 1
 
 
 def earlier_end(table: Any) -> None:
-    table[-1, 1] -= 1
+    table[-1, 2] -= 1
 
 
 def without_the_last(table: Any) -> None:
     table[-1] = table[-2]
+    table[-1, 0] += 1
 
 
 TABLES: dict[str, tuple[Callable[[Any], None], type[Exception]]] = {
@@ -419,10 +422,9 @@ def test_a_card_with_wrong_tiles_gives_no_row(
 ) -> None:
     monkeypatch.setattr(cuda_verify, "MAX_WIDENED", room)
     change, error = TABLES[mutation]
-    table = TiledKernel.table
     configuration = Configuration.parse(f"tiled(tile=8) {line().format('f32')}")
     with monkeypatch.context() as patched:
-        patched.setattr(TiledKernel, "table", lambda self, groups: changed(change)(table(self, groups)))
+        patched.setattr(tiled, "group_tiles", lambda groups, rows: changed(change)(group_tiles(groups, rows)))
         with pytest.raises(error, match=r"of group \d"):
             device.measure(configuration, QUICK)
     assert device.measure(configuration, QUICK).verify_error is not None
@@ -435,9 +437,11 @@ def test_a_kernel_with_groups_is_another_and_their_sizes_are_none() -> None:
 
 
 def test_tiles_have_rows_of_one_group() -> None:
-    kernel = TiledKernel.of(Configuration.parse("tiled(tile=16) 64 f32"))
-    table = kernel.table(Groups.of([17, 0, 16, 1]))
-    assert table.tolist() == [[0, 17, 0], [16, 17, 0], [17, 33, 2], [33, 34, 3]]
+    kernel, table = (
+        TiledKernel.of(Configuration.parse("tiled(tile=16) 64 f32")),
+        group_tiles(Groups.of([17, 0, 16, 1]), 16),
+    )
+    assert table.tolist() == [[0, 0, 17, 0], [0, 0, 17, 0], [2, 17, 33, 2], [3, 33, 34, 3]]
     many = Groups.of([70_000, 1])
     assert kernel.grid(Shape(70_001, 40, 8), many) == (3, 4376)
     assert TiledKernel(1, ElementType.F32, False, False, grouped=True).grid(Shape(70_001, 40, 8), many) == (40, 65_535)

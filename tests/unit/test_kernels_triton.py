@@ -77,6 +77,10 @@ def test_the_default_kernel_computes_every_type_and_layout_on_hopper(types: str,
         ("triton(stages=8) 512 f16", H200, "needs 262144 bytes of shared memory or more, the device has 232448"),
         ("triton(stages=6,tile_k=32) 2147483391x1x1 f16 tn", H200, None),
         ("triton() 2147483392x1x1 f16 nn", H200, "has 32-bit indices: m, n and k must be 2147483391 or less"),
+        ("triton(tile_m=16,tile_k=32) 2147483391x1x1 f16 nn groups=1,2147483390", H200, None),
+        ("triton(tile_m=16,tile_n=16) 2147483391x16384x1 i8 nn groups=0,1,2147483390", H200,
+         "needs a grid of 137438938112 blocks, 2147483647 is the most"),
+        ("triton() 64 i8 scale=row groups=64", H200, "has scale factors and fused operations for floats only, not for i32"),
         ("triton() 64x64x64 f16 batch=65536", H200, "computes a batch of 65535 or less, not 65536"),
     ],
 )  # fmt: skip
@@ -86,6 +90,14 @@ def test_a_point_that_does_not_exist_says_why(text: str, device: DeviceTraits, r
         assert found is None
     else:
         assert reason in (found or "")
+
+
+@pytest.mark.parametrize("types", ["f16", "f16:f16:f16", "bf16", "tf32", "f32", "i8", "f8e4m3", "f8e4m3e5m2"])
+def test_groups_of_every_type_are_computed_whatever_their_rows(types: str) -> None:
+    for layout in ("nn", "nt"):
+        for scale in ("none",) if types == "i8" else ("none", "tensor", "row", "1x128", "1x128:128x128"):
+            for fused in ("none",) if types == "i8" else ("none", "bias+silu"):
+                assert why(f"triton() 67x77x99 {types} {layout} scale={scale} fused={fused} groups=0,3,64") is None
 
 
 def test_scales_and_fusions_are_computed_for_every_float() -> None:
@@ -172,7 +184,7 @@ def test_a_kernel_without_a_rule_that_refuses_it_has_a_binary_of_triton() -> Non
         *("triton() 512x500x512 f16 nt", "triton() 512x512x500 f16 nt", "triton() 512x512x528 f16 nt"),
         *("triton() 512 f16 nt scale=row", "triton() 512 f16 nt scale=1x128", "triton() 512 f16 nt scale=1x128:128x128"),
         *("triton() 512 f16 nt fused=bias", "triton() 512 f16 nt fused=gelu", "triton() 512 f16 nt fused=bias+gelu"),
-        "triton() 65536x512x65536 f16 nt",
+        *("triton() 65536x512x65536 f16 nt", "triton() 512 f16 nt groups=512"),
     ],
 )  # fmt: skip
 def test_whatever_is_compiled_in_makes_another(other: str) -> None:
@@ -185,6 +197,17 @@ def test_whatever_is_compiled_in_makes_another(other: str) -> None:
 )
 def test_what_is_given_at_the_launch_makes_no_other(same: str) -> None:
     assert binary(same) == binary("triton() 512 f16 nt")
+
+
+def test_one_kernel_serves_every_routing() -> None:
+    one = binary("triton() 512 f16 nt groups=512")
+    assert str(one) == "f16:f16:f32 nt tile 128x128x64 group 8 warps 8 stages 3 multiples nk grouped sm_90a"
+    for text in (
+        "512x512x512 f16 nt groups=3,0,509",
+        "77x512x512 f16 nt groups=0*4095,77",
+        "8x1024x64 f16 nt groups=1*8",
+    ):
+        assert binary(f"triton() {text}") == one
 
 
 def test_another_version_of_triton_makes_another_and_one_of_cutlass_does_not() -> None:

@@ -180,6 +180,7 @@ def test_a_small_kernel_compiles(real: Triton, capability: tuple[int, int]) -> N
         "triton(tile_m=256,tile_k=32) 512 f8e5m2e4m3:f16:f32 tt scale=128x128:1x128 fused=silu",
         "triton() 512 f16:f16:f16 nt scale=row fused=relu",
         "triton() 512 tf32 tt scale=tensor fused=bias batch=3",
+        "triton(tile_k=128) 512 f8e4m3 nt scale=1x128:128x128 fused=bias+silu groups=300,0,212",
         "triton(tile_m=16,tile_n=16,tile_k=16,warps=1,stages=1,group_m=1) 65536x65536x64 f16 nn",
     ],
 )

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.long
 TILE = "tile_m=32,tile_n=16,tile_k=32,group_m=2"
 SHAPE, SCALED = "70x40x72", "150x40x200"
 """Ragged tiles along m, n and k; and more than a block of 128 along m and k."""
+GROUPED, GROUPS = "105x24x200", "groups=0,33,0*2,66,1*2,4,0"
+"""Empty groups, groups of less than a tile, and groups of several bands of tiles."""
 
 # The interpreter multiplies the bits of bf16, so that no A and B are of it; C, D and the bias are.
 CASES = [
@@ -32,6 +34,18 @@ CASES = [
     ),
     *(f"triton({TILE}) {SHAPE} f32 tn batch=2 fused={fused}" for fused in ("bias", "relu", "gelu", "silu")),
     *(f"triton({TILE}) {SCALED} f16 nn beta=1 fused=bias+{fused} scale=1x128" for fused in ("relu", "gelu", "silu")),
+    *(
+        f"triton({TILE}) {GROUPED} f32 {more} {GROUPS}"
+        for more in (
+            "nn alpha=2 beta=-0.5",
+            "nt scale=tensor",
+            "nt scale=row fused=bias+silu",
+            "nn scale=1x128 beta=1 fused=bias",
+            "nt scale=1x128:128x128",
+        )
+    ),
+    f"triton({TILE}) {GROUPED} i8 nt alpha=3 {GROUPS}",
+    f"triton({TILE}) {GROUPED} f8e4m3 nt scale=1x128:128x128 fused=gelu {GROUPS}",
     f"triton({TILE}) {SHAPE} f16:f32:f32 tt",
     f"triton({TILE}) {SHAPE} i8 tn alpha=3 beta=-2 batch=3",
     f"triton({TILE}) {SCALED} f8e4m3 nt scale=1x128:128x128 fused=bias+gelu beta=1",

@@ -15,19 +15,23 @@ from farm.builds.record import Built
 from farm.devices import traits_of_capability
 from farm.errors import ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.gemm import Layout
+from farm.groups import Groups
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from farm.settings import Settings
-from support.fake_cuda import FakeCupy, FakePynvml
+from support.fake_cuda import FakeCupy, FakePynvml, at_address
+from support.quick import assert_wide_product
 from support.triton_toolkit import TritonToolkit
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
 from workers.kernels.base import CardContext, Placement
+from workers.kernels.group_tiles import group_tiles
 from workers.kernels.sources import own_kernels
+from workers.kernels.triton import family as triton_family
 from workers.kernels.triton.family import TritonFamily
 from workers.measure.operands import SetLayout
 
@@ -77,6 +81,35 @@ def test_layouts_scalars_batches_and_every_operand_set_reach_the_kernel(
         first_products = sorted(set(addresses[:: p.batch]))
         assert len(first_products) == row.details["operand_sets"] > 2
         assert {b - a for a, b in pairwise(first_products)} == {4 * apart}
+
+
+SIZES = (0, 130, 1, 0, 64, 128, 3, 0)
+GROUPED = f"triton() {sum(SIZES)}x80x64 f32 nt alpha=2 beta=-1 groups={Groups.of(SIZES)}"
+
+
+def test_groups_are_found_by_a_table_of_tiles(device: CudaDevice) -> None:
+    asked = Configuration.parse(GROUPED)
+    row = device.measure(asked, QUICK)
+    assert row.verify_error is not None
+    assert row.verify_error < 1e-5
+    assert (row.details["blocks"], row.details["useful_share"]) == (6, 326 / (6 * 128))
+    assert_wide_product(device, asked, at_address)
+
+
+@pytest.mark.parametrize(("column", "rows"), [(3, slice(2, 3)), (2, slice(-1, None)), (1, slice(1, None))])
+def test_a_wrong_table_of_tiles_gives_no_row(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch, column: int, rows: slice
+) -> None:
+    """Another matrix for a group, a row less at its end, and tiles that begin a row later."""
+
+    def wrong(groups: Groups, tile: int) -> Any:
+        table = group_tiles(groups, tile)
+        table[rows, column] += 1 if column == 1 else -1
+        return table
+
+    monkeypatch.setattr(triton_family, "group_tiles", wrong)
+    with pytest.raises((WrongResult, ElementNotWritten), match=r"of group \d"):
+        device.measure(Configuration.parse(GROUPED), QUICK)
 
 
 def test_a_row_says_what_was_launched(device: CudaDevice) -> None:

@@ -5,8 +5,8 @@
 // Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1, -DBATCHED=0|1, -DGROUPED=0|1,
 // -DBIAS=0|1 and -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie
 // row-major. C is not read where beta is 0. BATCHED: blocks along z have a product each, and the operands of products follow each
-// other. GROUPED: groups of rows have a B and a bias each, and A is not transposed. A tile has rows of one group: `tiles` has its
-// first row, the end of its group, and the number of its group.
+// other. GROUPED: groups of rows have a B and a bias each, and A is not transposed. A tile has rows of one group: `tiles` has of this
+// group its first tile, its first row, where its rows end, and its number, as group_tiles.py describes.
 
 // A transposed operand is read along its rows in memory and stored across the shared tile; the extra column keeps the
 // threads of a warp off the same bank.
@@ -62,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
     const ELEMENT* __restrict__ const first_bias = bias;
 #endif
     for (index_t tile = blockIdx.y; tile < count; tile += gridDim.y) {
-        const index_t row_0 = tiles[3 * tile], group = tiles[3 * tile + 2];
-        m = tiles[3 * tile + 1];  // where its rows end
+        const index_t row_0 = tiles[4 * tile + 1] + (tile - tiles[4 * tile]) * TILE, group = tiles[4 * tile + 3];
+        m = tiles[4 * tile + 2];
         b = first_b + group * k * n;
 #if BIAS
         bias = first_bias + group * n;

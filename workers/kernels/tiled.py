@@ -9,14 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem, Shape
 from farm.groups import Groups
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.group_tiles import group_tiles
 from workers.kernels.once import Once
 from workers.kernels.residency import residency
 from workers.measure.elements import STORAGE
@@ -91,15 +89,6 @@ class TiledKernel:
         rows = -(-shape.m // self.tile) if groups is None else groups.tiles(self.tile)
         return (-(-shape.n // self.tile), min(rows, MAX_GRID_Y))
 
-    def table(self, groups: Groups) -> NDArray[np.int64]:
-        """[tiles, 3]: of each tile of rows its first row, the end of its group, and its group."""
-        tiles = (
-            (first, rows.stop, number)
-            for number, rows in groups.with_rows()
-            for first in range(rows.start, rows.stop, self.tile)
-        )
-        return np.array([*tiles], np.int64)
-
 
 class TiledFamily:
     """The family on one card. Kernels are compiled once for each process, and by CuPy's cache once for each host."""
@@ -141,9 +130,9 @@ class _BoundTiled:
         self._tiles: tuple[Any, ...] = ()
         self._shares: dict[str, float] = {}
         if p.groups is not None:
-            table = kernel.table(p.groups)
+            table = group_tiles(p.groups, kernel.tile)
             self._tiles = card.cp.asarray(table), len(table)
-            self._shares = {"useful_share": p.shape.m / (kernel.tile * len(table))}
+            self._shares = {"useful_share": p.groups.useful_share(kernel.tile)}
         scalar = STORAGE[p.types.acc]
         # Python integers reach a kernel as 64 bits: pointers and extents alike.
         self._rest = (p.shape.m, p.shape.n, p.shape.k, scalar(p.alpha), scalar(p.beta))

@@ -107,7 +107,8 @@ def _grid_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
         return f"has 32-bit indices: m, n and k must be {MAX_EXTENT - _MAX_TILE} or less, not {s}"
     if problem.batch > _MAX_BATCH:
         return f"computes a batch of {_MAX_BATCH} or less, not {problem.batch}"
-    blocks = -(-s.m // p["tile_m"]) * -(-s.n // p["tile_n"])
+    rows = -(-s.m // p["tile_m"]) if problem.groups is None else problem.groups.tiles(p["tile_m"])
+    blocks = rows * -(-s.n // p["tile_n"])
     if blocks > _MAX_BLOCKS:
         return f"needs a grid of {blocks} blocks, {_MAX_BLOCKS} is the most"
     return None
@@ -133,6 +134,7 @@ TRITON = KernelFamily(
     binary=binary_of,
     templates=(TEMPLATE,),
     batched=True,
+    grouped=True,
     scales=tuple(Scale),
     fusions=tuple(Fusion),
     rules=(

@@ -1,6 +1,6 @@
 """Which binary a configuration of the family needs.
 
-Shape, alpha, beta and the batch are given when a kernel is launched. Compiled in is, besides the parameters, what the compiler
+Shape, alpha, beta, the batch and the rows of groups are given when a kernel is launched. Compiled in is, besides the parameters, what the compiler
 makes faster code from: which of m, n and k are multiples of 16, and whether k is one of the tile.
 """
 
@@ -46,6 +46,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         "A_TRANSPOSED": int(layout.a_transposed),
         "B_TRANSPOSED": int(layout.b_transposed),
         **{name.upper(): p[name] for name in _COMPILED_IN},
+        "GROUPED": int(problem.groups is not None),
         **{f"{name.upper()}_16": int(is_one) for name, is_one in multiples.items()},
         "WHOLE_K": int(s.k % p["tile_k"] == 0),
         "WIDE": int(max(s.m * s.k, s.k * s.n, s.m * s.n) >= _INDICES),
@@ -64,6 +65,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
             if any(multiples.values())
             else ()
         ),
+        *(("grouped",) if problem.groups is not None else ()),
         *(("adds C",) if problem.beta else ()),
         *((f"scale {problem.scale}",) if problem.scale is not Scale.NONE else ()),
         *((f"fused {problem.fused}",) if problem.fused is not Fusion.NONE else ()),

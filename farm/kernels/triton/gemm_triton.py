@@ -1,7 +1,10 @@
-"""The template of the family `triton`: D = activation(alpha * A * B + beta * C + bias), for each product of a batch.
+"""The template of the family `triton`: D = activation(alpha * A * B + beta * C + bias), for each product of a batch or each group.
 
 A builder loads this file and compiles `gemm` with what `specialisation` returns; the farm itself never imports it. A program computes
 one tile of D. Programs of `GROUP_M` rows of tiles are neighbours, so that they share tiles of B in the L2 cache.
+
+A tile has rows of one group, and programs of a group are neighbours. `groups` has of the group of each tile of rows its first tile,
+its first row, where its rows end, and its number, as `workers.kernels.group_tiles` describes.
 
 Scale factors lie as `workers.measure.stored` describes. One for the matrix or for a row multiplies the whole sum, and one for 128
 elements along k the sum of a tile, which lies inside these.
@@ -32,6 +35,7 @@ def specialisation(defined):
     a, b, d = (f"*{_ELEMENTS[defined[name]]}" for name in ("TYPE_A", "TYPE_B", "CD"))
     signature = {
         **{"a": a, "b": b, "c": d, "d": d, "scale_a": "*fp32", "scale_b": "*fp32", "bias": d},
+        **({"groups": "*i64"} if defined["GROUPED"] == "1" else {}),
         **dict.fromkeys(("m", "n", "k"), "i32"),
         **dict.fromkeys(("alpha", "beta"), "i32" if defined["ACC"] == "i32" else "fp32"),
     }
@@ -40,6 +44,8 @@ def specialisation(defined):
         for name in gemm.arg_names
         if name in defined
     }
+    if "groups" not in signature:
+        constants["groups"] = None
     constants["ACC"] = _ACCUMULATORS[defined["ACC"]]
     constants["PRECISION"] = "tf32" if defined["TYPE_A"] == "tf32" else "ieee"
     multiples = [name for name, kind in signature.items() if kind[0] == "*" or defined.get(f"{name.upper()}_16") == "1"]
@@ -101,6 +107,7 @@ def gemm(
     scale_a,
     scale_b,
     bias,
+    groups,
     m,
     n,
     k,
@@ -114,6 +121,7 @@ def gemm(
     TILE_N: tl.constexpr,
     TILE_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    GROUPED: tl.constexpr,
     WHOLE_K: tl.constexpr,  # whether k is a multiple of TILE_K
     WIDE: tl.constexpr,  # whether a matrix has 2^31 elements or more
     IMPRECISE: tl.constexpr,  # after how many terms a sum of 8-bit floats goes to the accumulator
@@ -123,13 +131,27 @@ def gemm(
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    tiles_m, tiles_n = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
-    group = tl.program_id(0) // (GROUP_M * tiles_n)
-    rows_of_group = min(tiles_m - group * GROUP_M, GROUP_M)
-    within = tl.program_id(0) % (GROUP_M * tiles_n)
-    first_row = (group * GROUP_M + within % rows_of_group) * TILE_M
-    first_column = within // rows_of_group * TILE_N
+    tiles_n, program = tl.cdiv(n, TILE_N), tl.program_id(0)
     product = tl.program_id(1).to(tl.int64)
+    product_of_b = product
+    if GROUPED:  # a product of its own
+        of_tile = groups + program // tiles_n * 4
+        first_of_group, end, product_of_b = tl.load(of_tile + 1), tl.load(of_tile + 2), tl.load(of_tile + 3)
+        program -= tl.load(of_tile).to(tl.int32) * tiles_n
+        m = (end - first_of_group).to(tl.int32)
+        a += first_of_group * k
+        c += first_of_group * n
+        d += first_of_group * n
+        if SCALE_A == "row":
+            scale_a += first_of_group
+        elif SCALE_A == "1x128":
+            scale_a += first_of_group * tl.cdiv(k, 128)
+    tiles_m = tl.cdiv(m, TILE_M)
+    band = program // (GROUP_M * tiles_n)
+    rows_of_band = min(tiles_m - band * GROUP_M, GROUP_M)
+    within = program % (GROUP_M * tiles_n)
+    first_row = (band * GROUP_M + within % rows_of_band) * TILE_M
+    first_column = within // rows_of_band * TILE_N
 
     rows, columns, inner = (
         first_row + tl.arange(0, TILE_M),
@@ -148,7 +170,7 @@ def gemm(
     else:
         b_column, b_inner = 1, n
     a_tile = a + product * m * k + rows[:, None] * a_row + inner[None, :] * a_inner
-    b_tile = b + product * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+    b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
 
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
     total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32 if BLOCKS else ACC)
@@ -163,7 +185,7 @@ def gemm(
         if BLOCKS:
             at = step * TILE_K // 128
             of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, at, SCALE_A, TILE_M)
-            of_columns = scale_of_lines(scale_b, product, first_column, column_exists, n, k, at, SCALE_B, TILE_N)
+            of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, at, SCALE_B, TILE_N)
             part = tl.dot(x, y, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
             total += scaled(part.to(tl.float32), of_rows, of_columns)
         else:
@@ -177,12 +199,12 @@ def gemm(
         result = total.to(tl.float32) * alpha
     if SCALE_A == "tensor" or SCALE_A == "row":
         of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, 0, SCALE_A, TILE_M)
-        of_columns = scale_of_lines(scale_b, product, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
+        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
         result = scaled(result, of_rows, of_columns)
     place = rows[:, None] * n + columns[None, :]
     exists = row_exists[:, None] & column_exists[None, :]
     if ADDS_C:
         result += tl.load(c + product * m * n + place, mask=exists, other=0.0).to(result.dtype) * beta
     if BIAS:
-        result += tl.load(bias + product * n + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
+        result += tl.load(bias + product_of_b * n + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     tl.store(d + product * m * n + place, activated(result, ACTIVATION).to(d.dtype.element_ty), mask=exists)

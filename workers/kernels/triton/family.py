@@ -14,11 +14,12 @@ from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cubins import kernel_of, loaded_module
+from workers.kernels.group_tiles import group_tiles
 from workers.kernels.residency import residency
 from workers.kernels.toolchains.compilation import ENTRY
 
 _OWN_PARAMS_BYTES = 80
-"""Seven pointers and five numbers of four bytes, up to the next pointer."""
+"""Seven pointers and five numbers of four bytes, up to the next pointer. Groups have a pointer more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,28 @@ class _BoundTriton:
         problem, p = placement.layout.problem, dict(configuration.kernel.parameters)
         s, scalar = problem.shape, np.int32 if problem.types.acc is ElementType.I32 else np.float32
         numbers = (*(np.int32(extent) for extent in (s.m, s.n, s.k)), scalar(problem.alpha), scalar(problem.beta))
+        self._groups: tuple[Any, ...] = ()
+        self._shares: dict[str, float] = {}
+        rows = -(-s.m // p["tile_m"])
+        if problem.groups is not None:
+            table = group_tiles(problem.groups, p["tile_m"])
+            self._groups, rows = (card.cp.asarray(table),), len(table)
+            self._shares = {"useful_share": problem.groups.useful_share(p["tile_m"])}
         # Newer versions of Triton add pointers to scratch memory, which no kernel of the family uses.
-        scratch = (0,) * (max(0, self._record.params_bytes - _OWN_PARAMS_BYTES) // 8)
+        own = _OWN_PARAMS_BYTES + 8 * len(self._groups)
+        scratch = (0,) * (max(0, self._record.params_bytes - own) // 8)
         # Python integers reach a kernel as 64 bits, as pointers do.
         self._arguments = [
-            (*placement.addresses(index), *placement.added(index), *numbers, *scratch)
+            (*placement.addresses(index), *placement.added(index), *self._groups, *numbers, *scratch)
             for index in range(placement.sets)
         ]
-        self._grid = (-(-s.m // p["tile_m"]) * -(-s.n // p["tile_n"]), problem.batch, 1)
+        self._grid = (rows * -(-s.n // p["tile_n"]), problem.batch, 1)
 
     def launch(self, index: int) -> None:
         self._gemm(self._grid, (self._record.threads,), self._arguments[index], self._record.shared_bytes)
 
     def details(self) -> dict[str, Any]:
-        """Facts from the compiler and the card."""
+        """Facts from the compiler and the card. With groups, the share of the tiles' rows that D has."""
         record, (tiles, batch, _) = self._record, self._grid
         return {
             **record.details,
@@ -78,6 +87,7 @@ class _BoundTriton:
                 blocks=tiles * batch,
                 dynamic_bytes=record.shared_bytes,
             ),
+            **self._shares,
         }
 
     def close(self) -> None:
