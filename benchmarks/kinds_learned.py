@@ -1,10 +1,11 @@
 """How accurate predictions of batches, scaled, fused and grouped products are, beside those of plain products of the same rows.
 
-    python -m benchmarks.kinds_learned FILE.parquet [FILE.parquet …]
+    python -m benchmarks.kinds_learned FILE.parquet [FILE.parquet …] [--test FILE.parquet …]
 
 Each file is a Parquet of `farm results`, of one device type. Only rows of the protocol `farm` are used, or of the most frequent one where
 there are none. Every configuration is predicted by a model that has not seen its shape (the folds `unseen_shapes`), so a shape is held out
-in all its kinds. Shapes with n and k of a product in groups are held out together, with every m.
+in all its kinds. Shapes with n and k of a product in groups are held out together, with every m. With `--test`, the rows of these files
+are predicted as well, by a model of all the others: a problem of theirs that the others have is refused.
 
   kind          plain; batch; the values of scale and fused; grouped; these together. `scaled`, `fused` and `in groups` are all rows
                 with any of these
@@ -19,7 +20,7 @@ In parentheses are 95% intervals, by bootstrap over what is held out together. T
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,18 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import markdown, write
+from farm.errors import TestRowsInTraining
 from farm.forest.columns import GROUPED, NONE
 from trainer.evaluate import evaluate, measured_outputs
 from trainer.folds import FOLD_KINDS, HEADLINE
-from trainer.forest import ForestSettings
+from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, held_out_together, of_one_protocol
+from trainer.test_set import check_apart, evaluate_on
 
 PLAIN = "plain"
 ALONE = "plain, learned alone"
+FOLDS = "Unseen shapes, held out of the rows that are learned from"
+TEST = "Test rows, of which nothing is learned"
 HEADLINE_TARGET = "runtime_ms"
 TARGETS = (HEADLINE_TARGET, "power_w")
 COARSE = {
@@ -57,20 +62,41 @@ _Bools = np.ndarray[Any, np.dtype[np.bool_]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE.parquet")
-    table = pd.concat([pd.read_parquet(path) for path in parser.parse_args().files], ignore_index=True)
-    types = sorted(table["device_type"].unique())
+    parser.add_argument(
+        "--test", type=Path, nargs="+", default=[], metavar="FILE.parquet", help="rows not learned from"
+    )
+    arguments = parser.parse_args()
+    table, test = (_read(files) for files in (arguments.files, arguments.test))
+    types = sorted({name for rows in (table, test) if len(rows) for name in rows["device_type"]})
     if len(types) != 1:
         parser.error(f"the files have rows of {len(types)} device types ({', '.join(types)}); give those of one")
+    try:
+        check_apart(table, test)
+    except TestRowsInTraining as error:
+        parser.error(str(error))
     table, left_out = of_one_protocol(table)
     configured = configurations(table)
     if set(kinds_of(configured)) <= {PLAIN} or PLAIN not in set(kinds_of(configured)):
         parser.error(
             "the files need rows of plain products and of others: batches, or with `scale`, `fused` or `groups`"
         )
-    found = figures(types[0], configured)
+    parts = {FOLDS: figures(types[0], configured)}
+    if len(test):
+        parts |= {TEST: figures_of_test(types[0], configured, configurations(of_one_protocol(test)[0]))}
     facts = {"device_type": types[0], "configurations": len(configured), "left_out": left_out}
-    tables = [f"Errors of `{target}`:\n\n{_table(found, target)}" for target in TARGETS]
-    write("kinds_learned", {**facts, "figures": found}, "\n\n".join([_summary(found), *tables]), repetitions=1)
+    text = [
+        "\n\n".join(
+            [f"{name}:", _summary(found), *(f"Errors of `{target}`:\n\n{_table(found, target)}" for target in TARGETS)]
+        )
+        for name, found in parts.items()
+    ]
+    results = {"figures": parts[FOLDS]} | ({"test": parts[TEST]} if TEST in parts else {})
+    write("kinds_learned", {**facts, **results}, "\n\n".join(text), repetitions=1)
+
+
+def _read(files: Iterable[Path]) -> pd.DataFrame:
+    tables = [pd.read_parquet(path) for path in files]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def kinds_of(configured: pd.DataFrame) -> pd.Series:
@@ -130,15 +156,31 @@ def figures(device_type: str, configured: pd.DataFrame, settings: ForestSettings
     ]
 
 
+def figures_of_test(
+    device_type: str, configured: pd.DataFrame, test: pd.DataFrame, settings: ForestSettings | None = None
+) -> list[dict[str, Any]]:
+    """A line for each kind and target of the test rows, as predicted by a model of all rows of `configured`."""
+    settings = settings or ForestSettings()
+    (found,) = evaluate(device_type, configured, settings, kinds={HEADLINE: FOLD_KINDS[HEADLINE]})
+    _, predicted = evaluate_on(fit(device_type, configured, settings, found.intervals), test)
+    return list(_lines_of(test, predicted, groups_of(test)))
+
+
 def _lines(
     device_type: str, configured: pd.DataFrame, groups: Mapping[str, _Bools], settings: ForestSettings
 ) -> Iterator[dict[str, Any]]:
     (found,) = evaluate(device_type, configured, settings, kinds={HEADLINE: FOLD_KINDS[HEADLINE]})
+    yield from _lines_of(configured, found.predicted, groups)
+
+
+def _lines_of(
+    configured: pd.DataFrame, predicted: pd.DataFrame, groups: Mapping[str, _Bools]
+) -> Iterator[dict[str, Any]]:
     measured, like = measured_outputs(configured), configured[LIKE].agg(":".join, axis="columns").to_numpy()
     for target in TARGETS:
-        y, p = (each[target].to_numpy("float64") for each in (measured, found.predicted))
+        y, p = (each[target].to_numpy("float64") for each in (measured, predicted))
         errors = resampled(configured, 100 * np.abs(p / y - 1))
-        bounds = [found.predicted.get(f"{target}_{end}", measured[target] * np.nan) for end in ("low", "high")]
+        bounds = [predicted.get(f"{target}_{end}", measured[target] * np.nan) for end in ("low", "high")]
         inside = ((bounds[0] <= measured[target]) & (measured[target] <= bounds[1])).to_numpy()
         for kind, rows in groups.items():
             both = rows & np.isfinite(errors.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -102,11 +103,38 @@ def test_the_figures_are_written_as_a_table_and_as_json(tmp_path: Path, monkeypa
     assert "\n| batches | 8 | " in shown
 
 
-def run(tables: list[pd.DataFrame], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_rows_are_predicted_by_a_model_of_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that take twice as long as those learned from have errors of half their time; folds of the others have not."""
+    learned, test = kinds_table(["", "batch=8"], shapes=16), kinds_table(["", "batch=8"], shapes=8)
+    test = test.assign(m=test["m"] + 8, runtime_ms=2 * test["runtime_ms"])
+    run([learned], tmp_path, monkeypatch, test=[test])
+    found = json.loads((tmp_path / "kinds_learned.json").read_text())
+    (folds,), (tested,) = (
+        [one for one in found[part] if (one["kind"], one["target"]) == ("batch", "runtime_ms")]
+        for part in ("figures", "test")
+    )
+    assert (folds["rows"], tested["rows"], tested["refused"]) == (16, 8, 0)
+    assert folds["median_error_pct"] < 30 < tested["median_error_pct"] < 70
+    assert f"\n\n{kinds_learned.TEST}:\n\n| kind |" in (tmp_path / "kinds_learned.md").read_text()
+
+
+def test_test_rows_that_others_have_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = kinds_table(["", "batch=8"], shapes=4)
+    with pytest.raises(SystemExit):
+        run([table], tmp_path, monkeypatch, test=[table])
+    assert "8 problems" in capsys.readouterr().err
+
+
+def run(
+    tables: list[pd.DataFrame], folder: Path, monkeypatch: pytest.MonkeyPatch, test: Sequence[pd.DataFrame] = ()
+) -> None:
     """Calls the benchmark with files of these tables. Results go to the folder."""
-    paths = [folder / f"{number}.parquet" for number in range(len(tables))]
-    for table, path in zip(tables, paths, strict=True):
+    paths = [folder / f"{number}.parquet" for number in range(len(tables) + len(test))]
+    for table, path in zip([*tables, *test], paths, strict=True):
         table.assign(parameters='{"algorithm": 0}').to_parquet(path)
+    learned, tested = map(str, paths[: len(tables)]), map(str, paths[len(tables) :])
     monkeypatch.setattr(common, "RESULTS", folder)
-    monkeypatch.setattr(sys, "argv", ["kinds_learned", *map(str, paths)])
+    monkeypatch.setattr(sys, "argv", ["kinds_learned", *learned, *(["--test", *tested] if test else [])])
     kinds_learned.main()
