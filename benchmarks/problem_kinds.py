@@ -2,12 +2,14 @@
 
     python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused,groups]  on a card, with PyTorch 2.10 or newer
 
-The farm measures cuBLASLt's own choice. PyTorch computes the same problem with
+The farm measures cuBLASLt's own choice, and of groups the fastest of cuBLASLt's choice and some kernels of Triton, which are compiled
+first: FARM_TRITON_VERSION is the version that is installed. PyTorch computes the same problem with
 
   batch    torch.bmm
   scale    torch._scaled_mm, without fast accumulation: by tensor, by row, and by blocks of 1x128 and 128x128
   fused    torch.addmm with a bias, and torch._addmm_activation with a bias and relu or gelu. It fuses no activation without a bias.
-  groups   torch._grouped_mm in bf16, with the ends of groups on the card. PyTorch 2.11 has a kernel of CUTLASS for it, not cuBLASLt.
+  groups   torch._grouped_mm in bf16, and torch._scaled_grouped_mm in FP8 with factors of rows, with the ends of groups on the card. PyTorch
+           2.11 has kernels of CUTLASS for them, not cuBLASLt.
 
 from a graph over as many operand sets as cover the L2 twice, and prefers cuBLASLt. In each round, in shuffled order, both measure each
 problem once, in random order: the burst time after a rest. The ratio of a problem is the farm's time over PyTorch's, median over
@@ -15,17 +17,21 @@ rounds, with the smallest and the largest. torch.profiler names the kernels of b
 times agree. A problem that one of both lacks is told with its error.
 
 Figures: for each kind, `problems`, `same_kernel`, and over problems with the same kernel `worst_pct` and `median_pct`, the distance of
-the ratio from 1, and `close`, how many are within 3%.
+the ratio from 1, and `close`, how many are within 3%. `median_ratio` is that of all problems of the kind. Results of some kinds alone are
+written under a name of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -36,7 +42,7 @@ from farm.fusion import Activation
 from farm.gemm import Problem
 from farm.groups import Groups
 from farm.kernels import Configuration
-from farm.measurement import MeasuringRules
+from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from farm.scale import Blocks
 
@@ -61,11 +67,31 @@ FUSED = tuple(
     for fused in ("bias", "bias+relu", "bias+gelu")
 )
 
+SIZES = ((64,) * 32, (512,) * 8, (300, 12, 0, 0, 40, 200, 1, 15), (4,) * 128)
+
 GROUPED = tuple(
-    f"{sum(sizes)}x{n}x{k} bf16 nt groups={Groups.of(sizes)}"
+    f"{sum(sizes)}x{n}x{k} {kind} groups={Groups.of(sizes)}"
+    for kind, several in (("bf16 nt", SIZES), ("f8e4m3 nt scale=row", SIZES[:3]))
     for n, k in ((1536, 2048), (4096, 7168))
-    for sizes in ((64,) * 32, (512,) * 8, (300, 12, 0, 0, 40, 200, 1, 15), (4,) * 128)
+    for sizes in several
 )
+
+CUBLASLT = ("cublaslt(algorithm=0)",)
+
+KERNELS = {
+    "groups": (
+        *CUBLASLT,
+        "triton(tile_m=16,tile_n=64,tile_k=128,group_m=1,warps=4,stages=4)",
+        "triton(tile_m=16,tile_n=128,tile_k=128,group_m=1,warps=4,stages=4)",
+        "triton(tile_m=64,tile_n=128,tile_k=64,warps=4,stages=4)",
+        "triton(tile_m=64,tile_n=128,tile_k=128,warps=4,stages=3)",
+        "triton(tile_m=64,tile_n=256,tile_k=64,warps=4,stages=4)",
+        "triton(tile_m=128,tile_n=128,tile_k=64,warps=8,stages=4)",
+        "triton(tile_m=128,tile_n=128,tile_k=128,warps=8,stages=3)",
+        "triton(tile_m=128,tile_n=256,tile_k=64,warps=8,stages=3)",
+    )
+}
+"""What the farm measures the fastest of, by kind; of other kinds cuBLASLt's choice."""
 
 KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED, "groups": GROUPED}
 
@@ -82,6 +108,8 @@ ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id")
 
 REST_SECONDS = 0.5
 LOAD_SECONDS = 0.05
+BRIEF = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.01))
+"""How the fastest kernel is found."""
 
 
 def torch_types(torch: Any) -> Mapping[str, Any]:
@@ -102,14 +130,17 @@ def operand_set(torch: Any, problem: Problem) -> tuple[Any, ...]:
     of_b = batch if problem.groups is None else (problem.matrices_of_b,)
 
     def filled(kind: str, *extents: int) -> Any:
-        return (torch.rand(extents, device="cuda") * 2 - 1).to(types[kind])
+        wide = types[kind] if kind in ("f32", "f16") else torch.float16  # a matrix of each expert takes gigabytes
+        return torch.rand(extents, device="cuda", dtype=wide).mul_(2).sub_(1).to(types[kind])
 
     a = filled(problem.types.ab, *batch, s.m, s.k)
     lying = (s.n, s.k) if problem.layout.b_transposed else (s.k, s.n)
     b = filled(problem.types.ab, *of_b, *lying)
     b = b.mT if problem.layout.b_transposed else b
     if problem.groups is not None:
-        return a, b, torch.tensor([*accumulate(problem.groups.sizes)], dtype=torch.int32, device="cuda")
+        ends = torch.tensor([*accumulate(problem.groups.sizes)], dtype=torch.int32, device="cuda")
+        of_rows = () if scale.of_a is None else (filled("f32", s.m), filled("f32", *of_b, s.n))
+        return (a, b, ends, *of_rows)
     if scale.of_a is not None and scale.of_b is not None:
         return a, b, factors(torch, scale.of_a, s.m, s.k), factors(torch, scale.of_b, s.n, s.k).t()
     return (a, b, filled(problem.types.cd, s.n)) if problem.fused.bias else (a, b)
@@ -121,8 +152,10 @@ def call_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     if problem.batch != 1:
         batched: Callable[..., Any] = torch.bmm
         return batched
-    if problem.groups is not None:
+    if problem.groups is not None and problem.scale.of_a is None:
         return lambda a, b, ends: torch._grouped_mm(a, b, offs=ends)
+    if problem.groups is not None:
+        return lambda a, b, ends, of_a, of_b: torch._scaled_grouped_mm(a, b, of_a, of_b, offs=ends, out_dtype=out)
     if problem.scale.of_a is not None:
         return lambda a, b, of_a, of_b: torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=out)
     if problem.fused.activation is None:
@@ -141,12 +174,42 @@ def kernels_of(torch: Any, launch: Callable[[], object]) -> list[str]:
     return sorted({name for name in on_card if not name.startswith(("Memset", "Memcpy"))})
 
 
+def candidates(kind: str, line: str) -> list[Configuration]:
+    """What the farm may measure of a problem."""
+    return [Configuration.parse(f"{kernel} {line}") for kernel in KERNELS.get(kind, CUBLASLT)]
+
+
+def fastest(device: Any, given: Sequence[Configuration]) -> Configuration:
+    """The fastest of several in a brief measurement. Raises the `FarmError` of the last where the card runs none."""
+    times: dict[Configuration, float] = {}
+    for configuration in given:
+        try:
+            times[configuration] = device.measure(configuration, BRIEF).runtime_ms
+        except FarmError as error:
+            print(f"{configuration}: {error}", file=sys.stderr)
+            last = error
+    if not times:
+        raise last
+    return min(times, key=times.__getitem__)
+
+
+def prepare(device: Any, given: Sequence[Configuration]) -> None:
+    """Compiles kernels at once. What cannot be compiled says so when it is measured."""
+
+    def prepared(configuration: Configuration) -> None:
+        with suppress(FarmError):
+            device.prepare(configuration)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(prepared, given))
+
+
 class Pair:
     """A problem, measured by the farm and by PyTorch."""
 
-    def __init__(self, torch: Any, device: Any, line: str) -> None:
+    def __init__(self, torch: Any, device: Any, line: str, given: Sequence[Configuration]) -> None:
         self.line, self._device = line, device
-        self.configuration = Configuration.parse(f"cublaslt(algorithm=0) {line}")
+        self.configuration = given[0] if len(given) == 1 else fastest(device, given)
         problem = self.configuration.problem
         call = call_of(torch, problem)
         sets = cold_sets(problem.operand_bytes, device.identity.traits.l2_bytes)
@@ -174,7 +237,7 @@ class Pair:
     def row(self) -> dict[str, Any]:
         ratios = [farm / other for farm, other in zip(self.farm_ms, self.torch_ms, strict=True)]
         return {
-            "problem": self.line, "farm_ms": statistics.median(self.farm_ms), "torch_ms": statistics.median(self.torch_ms),
+            "problem": self.line, "kernel": str(self.configuration.kernel), "farm_ms": statistics.median(self.farm_ms), "torch_ms": statistics.median(self.torch_ms),
             "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
             "same_kernel": self.farm_kernels == self.torch_kernels, "farm_kernels": self.farm_kernels,
             "torch_kernels": self.torch_kernels, "algorithm": self.algorithm,
@@ -192,6 +255,7 @@ def figures(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
             "worst_pct": round(max(off), 2) if off else None,
             "median_pct": round(statistics.median(off), 2) if off else None,
             "close": sum(one <= CLOSE_PCT for one in off),
+            "median_ratio": round(statistics.median(row["ratio"] for row in of_kind), 3) if of_kind else None,
         }
     return said
 
@@ -216,12 +280,12 @@ def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    columns = ["problem", "farm ms", "PyTorch ms", "ratio", "smallest", "largest", "same kernel"]
+    columns = ["problem", "kernel", "farm ms", "PyTorch ms", "ratio", "smallest", "largest", "same kernel"]
     return markdown(
         columns,
         [
             [
-                row["problem"], f"{row['farm_ms']:.5f}", f"{row['torch_ms']:.5f}",
+                row["problem"], row["kernel"], f"{row['farm_ms']:.5f}", f"{row['torch_ms']:.5f}",
                 *(f"{row[name]:.3f}" for name in ("ratio", "ratio_min", "ratio_max")), "yes" if row["same_kernel"] else "no",
             ]
             for of_kind in rows.values()
@@ -248,10 +312,12 @@ def main() -> None:
 
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cuda.preferred_blas_library("cublaslt")  # whose heuristic the farm asks, too
+        lines = {line: candidates(kind, line) for kind in kinds for line in KINDS[kind]}
+        prepare(device, [one for given in lines.values() if len(given) > 1 for one in given])
         for kind in kinds:
             for line in KINDS[kind]:
                 try:
-                    pairs[kind].append(Pair(torch, device, line))
+                    pairs[kind].append(Pair(torch, device, line, lines[line]))
                 except (FarmError, RuntimeError, ValueError) as error:
                     failed[line] = str(error).splitlines()[0]
                     print(f"{line}: {failed[line]}", file=sys.stderr)
@@ -268,7 +334,8 @@ def main() -> None:
     rows = {kind: [pair.row() for pair in of_kind if pair.farm_ms] for kind, of_kind in pairs.items()}
     found = figures(rows)
     said = {**found, "torch": version, "failed": failed, "rows": rows}
-    write("problem_kinds", said, f"{summary(found)}\n\n{table(rows)}", repetitions=asked.rounds)
+    name = "_".join(("problem_kinds", *(kinds if len(kinds) < len(KINDS) else ())))
+    write(name, said, f"{summary(found)}\n\n{table(rows)}", repetitions=asked.rounds)
 
 
 if __name__ == "__main__":
