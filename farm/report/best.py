@@ -113,6 +113,9 @@ def summary(found: Sequence[BestKernel]) -> dict[str, Any]:
         "baseline_device_s": sum(one.baseline_device_s for one in found),
         "with_baseline": len(speed_ups),
         "median_speed_up": statistics.median(speed_ups) if speed_ups else None,
+        "max_speed_up": max(speed_ups, default=None),
+        # Problems of which no kernel is faster than the baseline.
+        "baseline_fastest": sum(one <= 1 for one in speed_ups),
         "with_share_of_best": len(shares),
         "median_share_of_best": statistics.median(shares) if shares else None,
         "worst_share_of_best": min(shares, default=None),

@@ -507,11 +507,15 @@ def test_the_best_of_a_search_beside_the_baseline_and_the_grid_of_another_campai
     assert (first["grid_best_ms"], first["grid_found_ms"], first["share_of_best"]) == (4, 4, 1)
     assert told["summary"] == {
         "problems": 2, "kernels_tried": 32, "kernels_of_the_grid": 32, "device_s": pytest.approx(0.56),
-        "baseline_device_s": pytest.approx(0.02), "with_baseline": 2, "median_speed_up": 0.5,
+        "baseline_device_s": pytest.approx(0.02), "with_baseline": 2, "median_speed_up": 0.5, "max_speed_up": 0.5,
+        "baseline_fastest": 2,
         "with_share_of_best": 2, "median_share_of_best": 1, "worst_share_of_best": 1,
     }  # fmt: skip
     shown = command("best", "search").stdout
     assert "0.500 (0.499 – 0.501)" in shown
+    assert "0.500 times as fast in the median, 0.500 at most. That choice is the fastest of 2." in " ".join(
+        shown.split()
+    )
     assert "100.00% in the median" in shown
 
 

@@ -189,7 +189,8 @@ def _best_sentences(total: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield (
             f"Compared with cuBLASLt's own choice ({counted(total['with_baseline'], 'problem')}) the best kernel is "
-            f"{total['median_speed_up']:.3f} times as fast in the median."
+            f"{total['median_speed_up']:.3f} times as fast in the median, {total['max_speed_up']:.3f} at most. That choice is the "
+            f"fastest of {counted(total['baseline_fastest'], 'problem')}."
         )
     if total["median_share_of_best"] is not None:
         yield (
