@@ -90,6 +90,14 @@ class BadScale(BadInput):
     """{value!r} names no scale factors. Use one of {known}."""
 
 
+class ScaleOfOtherTypes(BadInput):
+    """The scale factors {value} do not go with {types}. Use one of {known}."""
+
+
+class OddExtent(BadInput):
+    """{name} is {extent}: two elements of {kind} lie in a byte along {name} of B in the layout {layout}. Use an even {name}."""
+
+
 class BadFusion(BadInput):
     """{value!r} names no fused operations. Use one of {known}."""
 

@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from farm.errors import BadBatch, BadElementType, BadGroups, BadLayout, BadScalar, BadShape
+from farm.errors import (
+    BadBatch,
+    BadElementType,
+    BadGroups,
+    BadLayout,
+    BadScalar,
+    BadShape,
+    OddExtent,
+    ScaleOfOtherTypes,
+)
 from farm.fusion import Fusion
 from farm.groups import NONE, Groups, shortened
-from farm.scale import SCALE_BYTES, Scale
+from farm.scale import Scale
 
 MAX_EXTENT = 2**31 - 1
 """The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
@@ -27,7 +36,9 @@ class ElementType(StrEnum):
 
     `tf32` is stored as 4 bytes; the multiplier uses 19 bits of them. `i32` is an output and accumulator type only.
     `f8e4m3e5m2` and `f8e5m2e4m3` are pairs, for inputs only: A in the first format and B in the second, as the forward and
-    backward passes of training multiply them.
+    backward passes of training multiply them. `f16i4` and its like are pairs too: the activations of a model, and weights of fewer
+    bits, which the kernel converts. `i4` is a signed integer from -8 to 7, and `f4` is e2m1: 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with a
+    sign. Both exist in such pairs alone.
     """
 
     F64 = "f64"
@@ -40,12 +51,35 @@ class ElementType(StrEnum):
     F8E4M3E5M2 = "f8e4m3e5m2"
     F8E5M2E4M3 = "f8e5m2e4m3"
     I8 = "i8"
+    F16I8 = "f16i8"
+    BF16I8 = "bf16i8"
+    F16I4 = "f16i4"
+    BF16I4 = "bf16i4"
+    F16F4 = "f16f4"
+    BF16F4 = "bf16f4"
     I32 = "i32"
+    I4 = "i4"
+    F4 = "f4"
+
+    @property
+    def bits(self) -> int:
+        """Bits that one element takes in memory; of a pair, one of A."""
+        return _ELEMENT_BITS[self.of_a]
 
     @property
     def bytes(self) -> int:
-        """Bytes that one element takes in memory."""
-        return _ELEMENT_BYTES[self]
+        """Bytes of the smallest part of memory that has whole elements: one, or two of 4 bits. Of a pair, those of A."""
+        return -(-self.bits // 8)
+
+    @property
+    def per_item(self) -> int:
+        """How many elements lie in `bytes`."""
+        return 2 if self.bits == 4 else 1
+
+    @property
+    def low_bit_weights(self) -> bool:
+        """Whether it is a pair whose B has fewer bits than A."""
+        return self in _LOW_BIT_WEIGHTS
 
     @property
     def of_a(self) -> ElementType:
@@ -58,26 +92,39 @@ class ElementType(StrEnum):
         return _PAIRS[self][1] if self in _PAIRS else self
 
 
-_ELEMENT_BYTES = {
-    ElementType.F64: 8,
-    ElementType.F32: 4,
-    ElementType.TF32: 4,
-    ElementType.F16: 2,
-    ElementType.BF16: 2,
-    ElementType.F8E4M3: 1,
-    ElementType.F8E5M2: 1,
-    ElementType.F8E4M3E5M2: 1,
-    ElementType.F8E5M2E4M3: 1,
-    ElementType.I8: 1,
-    ElementType.I32: 4,
+_ELEMENT_BITS = {
+    ElementType.F64: 64,
+    ElementType.F32: 32,
+    ElementType.TF32: 32,
+    ElementType.F16: 16,
+    ElementType.BF16: 16,
+    ElementType.F8E4M3: 8,
+    ElementType.F8E5M2: 8,
+    ElementType.I8: 8,
+    ElementType.I32: 32,
+    ElementType.I4: 4,
+    ElementType.F4: 4,
 }
 
 _PAIRS = {
     ElementType.F8E4M3E5M2: (ElementType.F8E4M3, ElementType.F8E5M2),
     ElementType.F8E5M2E4M3: (ElementType.F8E5M2, ElementType.F8E4M3),
+    ElementType.F16I8: (ElementType.F16, ElementType.I8),
+    ElementType.BF16I8: (ElementType.BF16, ElementType.I8),
+    ElementType.F16I4: (ElementType.F16, ElementType.I4),
+    ElementType.BF16I4: (ElementType.BF16, ElementType.I4),
+    ElementType.F16F4: (ElementType.F16, ElementType.F4),
+    ElementType.BF16F4: (ElementType.BF16, ElementType.F4),
 }
 
-INPUT_TYPES = tuple(t for t in ElementType if t is not ElementType.I32)
+INPUT_TYPES = tuple(t for t in ElementType if t not in (ElementType.I32, ElementType.I4, ElementType.F4))
+OUTPUT_TYPES = tuple(t for t in _ELEMENT_BITS if t not in (ElementType.I4, ElementType.F4))
+"""Those of C and D, and of accumulators."""
+
+_INPUT_BITS: Mapping[ElementType, tuple[int, int]] = {t: (t.of_a.bits, t.of_b.bits) for t in INPUT_TYPES}
+"""Of A and of B."""
+
+_LOW_BIT_WEIGHTS = frozenset(t for t, (of_a, of_b) in _INPUT_BITS.items() if of_a != of_b)
 
 
 class Layout(StrEnum):
@@ -158,7 +205,7 @@ class ElementTypes:
             parts = [ElementType(w) for w in words]
         except ValueError:
             parts = []
-        if len(parts) not in (1, 3) or parts[0] not in INPUT_TYPES:
+        if len(parts) not in (1, 3) or parts[0] not in INPUT_TYPES or any(t not in OUTPUT_TYPES for t in parts[1:]):
             raise BadElementType(value=text, known=", ".join(INPUT_TYPES))
         if len(parts) == 1:
             cd, acc = _USUAL_OUTPUT[parts[0]]
@@ -178,6 +225,7 @@ _USUAL_OUTPUT = {
     _E.F8E4M3E5M2: (_E.BF16, _E.F32),
     _E.F8E5M2E4M3: (_E.BF16, _E.F32),
     _E.I8: (_E.I32, _E.I32),
+    **{ab: (ab.of_a, _E.F32) for ab in INPUT_TYPES if ab.low_bit_weights},
 }
 
 
@@ -227,6 +275,12 @@ class Problem:
             raise BadBatch(value=self.batch, largest=MAX_EXTENT)
         if self.groups is not None:
             self._check_groups(self.groups)
+        low_bit = self.types.ab.low_bit_weights
+        if self.scale is not Scale.NONE and self.scale.of_weights != low_bit:
+            known = (one for one in Scale if one is Scale.NONE or one.of_weights == low_bit)
+            raise ScaleOfOtherTypes(value=self.scale, types=self.types, known=", ".join(known))
+        if low_bit:
+            self._check_packing()
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise BadScalar(name=name, value=value)
@@ -244,6 +298,12 @@ class Problem:
             why = f"a factor of 128 rows of A would belong to several groups, and scale is {self.scale}"
         if why is not None:
             raise BadGroups(value=shortened(str(groups)), why=why)
+
+    def _check_packing(self) -> None:
+        of_b, s = self.types.ab.of_b, self.shape
+        name, extent = ("k", s.k) if self.layout.b_transposed else ("n", s.n)
+        if extent % of_b.per_item:
+            raise OddExtent(name=name, extent=extent, kind=of_b, layout=self.layout)
 
     @property
     def matrices_of_b(self) -> int:
@@ -263,9 +323,15 @@ class Problem:
         B, its scale factors and the bias of an empty group are not read.
         """
         s, of_b = self.shape, 1 if self.groups is None else self.groups.active
-        inputs = (s.m * s.k + of_b * s.k * s.n) * self.types.ab.bytes
+        a_bits, b_bits = _INPUT_BITS[self.types.ab]
+        inputs = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8
         outputs = s.m * s.n * self.types.cd.bytes
         return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes(of_b))
+
+    @property
+    def factor_type(self) -> ElementType:
+        """The type of scale factors."""
+        return self.types.ab.of_a if self.scale.of_weights else ElementType.F32
 
     @property
     def arithmetic_intensity(self) -> float:
@@ -276,7 +342,8 @@ class Problem:
     def operand_bytes(self) -> int:
         """Memory that A, B, C, scale factors and bias take: what one operand set allocates."""
         s, of_b = self.shape, 1 if self.groups is None else len(self.groups.sizes)
-        matrices = (s.m * s.k + of_b * s.k * s.n) * self.types.ab.bytes + s.m * s.n * self.types.cd.bytes
+        a_bits, b_bits = _INPUT_BITS[self.types.ab]
+        matrices = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8 + s.m * s.n * self.types.cd.bytes
         return self.batch * (matrices + self._scale_and_bias_bytes(of_b))
 
     def _scale_and_bias_bytes(self, of_b: int) -> int:
@@ -286,4 +353,4 @@ class Problem:
         s = self.shape
         of_a, each_b = self.scale.factors(s.m, s.n, s.k)
         bias = s.n * self.types.cd.bytes if self.fused.bias else 0
-        return of_a * SCALE_BYTES + of_b * (each_b * SCALE_BYTES + bias)
+        return of_a * self.scale.factor_bytes + of_b * (each_b * self.scale.factor_bytes + bias)

@@ -1,17 +1,15 @@
-"""Scale factors of A and B: one float32 for all elements, for each row, or for each block, as FP8 models use them.
+"""Scale factors of A and B: one for all elements, for each row, or for each block, as FP8 models and weights of few bits have them.
 
 A product with scales is D = alpha · (sA ∘ A) · (sB ∘ B) + beta · C, where ∘ multiplies each element by the factor of its block.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from farm.errors import BadScale
-
-SCALE_BYTES = 4
-"""A factor is a float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +31,16 @@ def _blocks(extent: int, size: int | None) -> int:
     return 1 if size is None else -(-extent // size)
 
 
+def _factors(blocks: Blocks | None, lines: int, k: int) -> int:
+    return 0 if blocks is None else math.prod(blocks.counts(lines, k))
+
+
 _BLOCKS = {
     "tensor": Blocks(None, None),
     "row": Blocks(1, None),
     "1x128": Blocks(1, 128),
+    "1x64": Blocks(1, 64),
+    "1x32": Blocks(1, 32),
     "128x128": Blocks(128, 128),
 }
 
@@ -46,7 +50,7 @@ class Scale(StrEnum):
 
     `tensor`: all elements. `row`: each row of A, and each column of B. `1x128`: 128 elements along k of one row of A or
     column of B. `128x128`: 128 elements along k of 128 rows or columns. `1x128:128x128` is what DeepSeek-V3 multiplies
-    activations and weights with.
+    activations and weights with. Of those that begin with `none`, B alone has factors: weights of fewer bits than the activations.
     """
 
     NONE = "none"
@@ -55,6 +59,10 @@ class Scale(StrEnum):
     GROUP = "1x128"
     GROUP_BLOCK = "1x128:128x128"
     BLOCK_GROUP = "128x128:1x128"
+    ROW_OF_B = "none:row"
+    GROUP_128_OF_B = "none:1x128"
+    GROUP_64_OF_B = "none:1x64"
+    GROUP_32_OF_B = "none:1x32"
 
     @property
     def of_a(self) -> Blocks | None:
@@ -66,10 +74,17 @@ class Scale(StrEnum):
 
     def factors(self, m: int, n: int, k: int) -> tuple[int, int]:
         """How many factors A and B of one product have."""
-        if self.of_a is None or self.of_b is None:
-            return 0, 0
-        (a_lines, a_inner), (b_lines, b_inner) = self.of_a.counts(m, k), self.of_b.counts(n, k)
-        return a_lines * a_inner, b_lines * b_inner
+        return _factors(self.of_a, m, k), _factors(self.of_b, n, k)
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether B alone has factors."""
+        return self.value.startswith("none:")
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes of a factor: a float32, or of weights alone a number of A's type, f16 or bf16."""
+        return 2 if self.of_weights else 4
 
     @classmethod
     def parse(cls, text: object) -> Scale:
@@ -78,3 +93,7 @@ class Scale(StrEnum):
             return cls(str(text).lower())
         except ValueError:
             raise BadScale(value=text, known=", ".join(cls)) from None
+
+
+SCALES_OF_BOTH = tuple(scale for scale in Scale if not scale.of_weights)
+"""None, and those of A and of B."""

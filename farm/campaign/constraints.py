@@ -9,16 +9,16 @@ from farm.expressions import parser
 from farm.expressions.parser import Vocabulary
 from farm.expressions.tree import BadExpression, Expression
 from farm.fusion import Fusion
-from farm.gemm import ElementType, Layout
+from farm.gemm import INPUT_TYPES, OUTPUT_TYPES, Layout
 from farm.kernels import FAMILIES
 from farm.scale import Scale
 
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity", "groups", "active_groups")
 PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
     "layout": tuple(Layout),
-    "ab": tuple(ElementType),
-    "cd": tuple(ElementType),
-    "acc": tuple(ElementType),
+    "ab": INPUT_TYPES,
+    "cd": OUTPUT_TYPES,
+    "acc": OUTPUT_TYPES,
     "scale": tuple(Scale),
     "fused": tuple(Fusion),
 }

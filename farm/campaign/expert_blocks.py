@@ -91,6 +91,11 @@ class WeightsBlock(GroupedBlock, ListedBlock):
     def routing_count(self) -> int:
         """How many routings the block has."""
 
+    def extents(self, name: str) -> Sequence[int]:
+        if name == "m":
+            return [groups.rows for groups in self.routings]
+        return [weight["nk".index(name)] for weight in self.weights]
+
     @property
     def size(self) -> int:
         return self.routing_count * len(self.weights) * math.prod(map(len, self._variants()))

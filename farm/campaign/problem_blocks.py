@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -22,7 +22,7 @@ from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, FileModel, Values, as_list, ordered, wrong_key
 from farm.campaign.weighted import Weighted
-from farm.errors import BadGroups
+from farm.errors import BadGroups, OddExtent, ScaleOfOtherTypes
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.groups import NONE, Groups
@@ -133,6 +133,15 @@ class ProblemBlock(FileModel):
         default=(Fusion.NONE,), description=f"operations that follow the product: `{' '.join(Fusion)}`"
     )
 
+    @model_validator(mode="after")
+    def _has_fitting_scale(self) -> Self:
+        for types, scale in product(self.types, self.scale):
+            try:
+                Problem(Shape(2, 2, 2), types, scale=scale)
+            except ScaleOfOtherTypes as error:
+                raise wrong_key(type(self), "scale", f"{error} Other types need a block of their own.") from None
+        return self
+
     @model_serializer(mode="wrap")
     def _to_document(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the usual values of `ADDED_COLUMNS`, so that older campaigns keep their documents and digests."""
@@ -176,6 +185,24 @@ class ListedBlock(ProblemBlock):
     def problems(self) -> Iterator[Problem]:
         """The problems, one after another."""
 
+    @abstractmethod
+    def extents(self, name: str) -> Sequence[int]:
+        """Every value of m, n or k."""
+
+    @model_validator(mode="after")
+    def _has_even_extents(self) -> Self:
+        packed = (types for types in self.types if types.ab.of_b.per_item > 1)
+        for types, layout in product(packed, self.layouts):
+            along = self.extents("k" if layout.b_transposed else "n")
+            # Values that are equally spaced may be many, and the first two decide.
+            odd = next((extent for extent in along[: 2 if isinstance(along, range) else None] if extent % 2), None)
+            if odd is not None:
+                try:
+                    Problem(Shape(1, odd, odd), types, layout)
+                except OddExtent as error:
+                    raise wrong_key(type(self), "types", str(error)) from None
+        return self
+
 
 class ShapedBlock(ListedBlock, BatchedBlock):
     """A block that names its shapes: each with every combination of the other keys."""
@@ -193,7 +220,7 @@ class ShapedBlock(ListedBlock, BatchedBlock):
     def _has_fitting_groups(self) -> Self:
         if self.groups != (None,):
             # All values of m are the sum of all groups, so the second one is wrong already.
-            variants = product(islice(self.each_m(), 2), self.layouts, self.batch.values[:2], self.scale, self.groups)
+            variants = product(self.extents("m")[:2], self.layouts, self.batch.values[:2], self.scale, self.groups)
             for m, layout, batch, scale, groups in variants:
                 try:
                     Problem(Shape(m, 1, 1), self.types[0], layout, batch=batch, scale=scale, groups=groups)
@@ -204,10 +231,6 @@ class ShapedBlock(ListedBlock, BatchedBlock):
     @abstractmethod
     def each_shape(self) -> Iterator[Shape]:
         """The shapes, one after another."""
-
-    @abstractmethod
-    def each_m(self) -> Iterator[int]:
-        """Every m of the shapes, one after another."""
 
     @abstractmethod
     def shape_count(self) -> int:
@@ -239,8 +262,8 @@ class ShapesBlock(ShapedBlock):
     def each_shape(self) -> Iterator[Shape]:
         return iter(self.shapes)
 
-    def each_m(self) -> Iterator[int]:
-        return iter(dict.fromkeys(shape.m for shape in self.shapes))
+    def extents(self, name: str) -> Sequence[int]:
+        return tuple(dict.fromkeys(getattr(shape, name) for shape in self.shapes))
 
     def shape_count(self) -> int:
         return len(self.shapes)
@@ -260,8 +283,9 @@ class AxesBlock(ShapedBlock):
         # itertools.product would hold each axis in memory; these stay ranges.
         return (Shape(m, n, k) for m in self.m for n in self.n for k in self.k)
 
-    def each_m(self) -> Iterator[int]:
-        return iter(self.m)
+    def extents(self, name: str) -> Sequence[int]:
+        axis: Axis = getattr(self, name)
+        return axis.values
 
     def shape_count(self) -> int:
         return len(self.m) * len(self.n) * len(self.k)

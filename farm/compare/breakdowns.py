@@ -13,7 +13,7 @@ from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.gpus import Gpu
 from farm.groups import Groups
-from farm.scale import SCALE_BYTES, Scale
+from farm.scale import Scale
 
 _DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
 SIZES = (
@@ -69,13 +69,14 @@ def flops_of(problems: Problems) -> Floats:
 def bytes_of(problems: Problems) -> Floats:
     """Compulsory traffic, as `Problem.bytes`."""
     of_type = [types.split(":") for types in problems.types_known]
-    inputs = np.array([float(ElementType(ab).bytes) for ab, _, _ in of_type])[problems.types]
+    of_inputs = np.array([(ElementType(ab).of_a.bits / 8, ElementType(ab).of_b.bits / 8) for ab, _, _ in of_type])
+    each_a, each_b = of_inputs[problems.types].T
     of_output = np.array([float(ElementType(cd).bytes) for _, cd, _ in of_type])[problems.types]
     m, n, k = problems.m, problems.n, problems.k
     outputs = np.where(problems.beta != 0, 2, 1) * of_output
     of_b = _matrices_of_b(problems)
     # Numbers of elements of one matrix are below 2^63.
-    read, written = inputs * (m * k + of_b * (k * n)), outputs * (m * n)
+    read, written = each_a * (m * k) + each_b * of_b * (k * n), outputs * (m * n)
     added = _scale_and_bias_bytes(problems, of_b, of_output)
     return np.asarray((read + written + added) * problems.batch, dtype=np.float64)
 
@@ -97,8 +98,9 @@ def _scale_and_bias_bytes(problems: Problems, of_b: Floats, of_output: Floats) -
     for number, name in enumerate(problems.scales):
         which = problems.scale == number
         m, n, k = problems.m[which], problems.n[which], problems.k[which]
-        of_a, each_b = Scale(name).factors(m, n, k)
-        found[which] = (of_a + of_b[which] * each_b) * SCALE_BYTES
+        scale = Scale(name)
+        of_a, each_b = scale.factors(m, n, k)
+        found[which] = (of_a + of_b[which] * each_b) * scale.factor_bytes
     biased = np.array([Fusion(name).bias for name in problems.fusions], bool)[problems.fused]
     return found + np.where(biased, of_b * problems.n * of_output, 0)
 

@@ -16,7 +16,7 @@ from farm.kernels.rules import (
     tensor_types_exist,
     whole_scalars,
 )
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 
 _E = ElementType
 _TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
@@ -35,6 +35,8 @@ def _types_known(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Re
     t = problem.types
     if t.ab is _E.F8E5M2:
         return "multiplies f8e5m2 by f8e4m3 only (f8e5m2e4m3 and f8e4m3e5m2), not by f8e5m2"
+    if t.ab not in _TYPES:
+        return f"does not compute {t.ab}: A and B have elements of the same size"
     return computes(t, _TYPES[t.ab])
 
 
@@ -118,7 +120,7 @@ CUBLASLT = KernelFamily(
     parameters=(Parameter(name="algorithm", values=range(256), default=0, meaning="rank in the heuristic's list"),),
     batched=True,
     grouped=True,
-    scales=tuple(Scale),
+    scales=SCALES_OF_BOTH,
     fusions=tuple(f for f in Fusion if f.activation is not Activation.SILU),
     rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits, _scales_exist, _fuses, _groups_fit),
 )

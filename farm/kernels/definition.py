@@ -28,7 +28,7 @@ from farm.expressions.parser import Vocabulary
 from farm.expressions.python import compile_all, compile_numbers
 from farm.expressions.tree import BadExpression, Expression, Kind
 from farm.fusion import Fusion
-from farm.gemm import MAX_EXTENT, ElementType, Layout, Problem
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, OUTPUT_TYPES, Layout, Problem
 from farm.kernels.family import OPEN_NAME
 from farm.scale import Scale
 
@@ -47,9 +47,9 @@ _ENTRY = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch")
 _PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
     "layout": tuple(Layout),
-    "ab": tuple(ElementType),
-    "cd": tuple(ElementType),
-    "acc": tuple(ElementType),
+    "ab": INPUT_TYPES,
+    "cd": OUTPUT_TYPES,
+    "acc": OUTPUT_TYPES,
     "scale": tuple(Scale),
     "fused": tuple(Fusion),
 }
@@ -406,7 +406,8 @@ class Definition:
             if value != "none" and key not in required:
                 return f"{self.file} does not name {key} in requires, so {key} must be none"
         needed = {"bias"} if problem.fused.bias else set[str]()
-        needed |= set() if problem.scale is Scale.NONE else {"scale_a", "scale_b"}
+        needed |= {"scale_a"} if problem.scale.of_a else set()
+        needed |= {"scale_b"} if problem.scale.of_b else set()
         if not needed <= named:
             return f"{self.file} takes no {' and no '.join(sorted(needed - named))}"
         batched = "batch" in named or any(re.search(r"\bbatch\b", bound) for bound in (*self.grid, *self.block))

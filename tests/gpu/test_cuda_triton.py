@@ -15,7 +15,7 @@ from farm.gemm import ElementTypes
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from farm.operands import OperandRules
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 from support import quick
 from support.quick import QUICK, launched_again
 from workers.devices.cuda import CudaDevice
@@ -85,7 +85,7 @@ def test_every_type_layout_batch_and_tile_is_right(
     measured(device, runnable(device, built, lambda c: c.problem.types == known and is_plain(c)))
 
 
-@pytest.mark.parametrize("scale", [scale for scale in Scale if scale is not Scale.NONE])
+@pytest.mark.parametrize("scale", [scale for scale in SCALES_OF_BOTH if scale is not Scale.NONE])
 def test_scale_factors_are_right(device: CudaDevice, built: Mapping[Binary, str | None], scale: Scale) -> None:
     measured(device, runnable(device, built, lambda c: c.problem.scale is scale))
 

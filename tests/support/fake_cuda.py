@@ -18,7 +18,7 @@ import numpy as np
 
 from farm.gemm import ElementType
 from workers.measure import digest
-from workers.measure.elements import STORAGE, decode
+from workers.measure.elements import STORAGE, decode, unpacked
 
 # --- a driver library ---------------------------------------------------------------------------------
 
@@ -215,6 +215,8 @@ ACTIVATIONS |= {
 VERIFIED_TYPES = [
     *(ElementType.F64, ElementType.F32, ElementType.F16, ElementType.BF16, ElementType.F8E4M3, ElementType.F8E5M2),
     *(ElementType.I8, ElementType.I32),
+    ElementType.I4,
+    ElementType.F4,
 ]
 """The types by their numbers in verify.cu."""
 
@@ -295,6 +297,10 @@ class FakeCupy(ModuleType):
             "exp",
             "maximum",
             "tanh",
+            "floor",
+            "searchsorted",
+            "signbit",
+            "stack",
         ):
             setattr(self, name, getattr(np, name))
 
@@ -420,7 +426,8 @@ class FakeKernel:
 
     def stored(self, name: str, array: Any, batch: int, rows: int, columns: int, transposed: int = 0) -> Any:
         kind = VERIFIED_TYPES[int(self.defines[f"{name}_KIND"])]
-        flat = decode(kind, at_address(array.ctypes.data, batch * rows * columns, STORAGE[kind]))
+        memory = at_address(array.ctypes.data, batch * rows * columns // kind.per_item, STORAGE[kind])
+        flat = decode(kind, unpacked(kind, memory))
         return flat.reshape(batch, columns, rows).swapaxes(1, 2) if transposed else flat.reshape(batch, rows, columns)
 
     def grouped(self, matrices: Any, seed: Any) -> Any:

@@ -172,7 +172,7 @@ measure:
         "6: problems[0].shapes[2]: there is no shape set 'paper-72'; did you mean paper-27?",
         "6: problems[0].shapes[3]: 7 is not a shape; write [m, n, k], 512x512x1024 or {set: paper-27}",
         "7: problems[0].types[0]: 'f33' is not an element type. Use one of f64, f32, tf32, f16, bf16, f8e4m3, f8e5m2, "
-        "f8e4m3e5m2, f8e5m2e4m3, i8, or inputs:output:accumulator as in f16:f16:f32.",
+        "f8e4m3e5m2, f8e5m2e4m3, i8, f16i8, bf16i8, f16i4, bf16i4, f16f4, bf16f4, or inputs:output:accumulator as in f16:f16:f32.",
         "8: problems[0].layouts[0]: 'nx' is not a layout. Use nn, nt, tn or tt: n for a matrix stored as written, "
         "t for one stored transposed.",
         "9: problems[0].alpha: '.inf' is not a finite number; write a number such as 1 or 0.5",

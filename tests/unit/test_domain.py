@@ -21,19 +21,20 @@ from farm.errors import (
     BadShape,
     UnknownFamily,
 )
-from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, OUTPUT_TYPES, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, MEMORY_SHARE, Configuration, Kernel
 from farm.vendors import device_type_of
+from support.possible import possible
 
 F32 = ElementTypes.parse("f32")
 
 extents = st.integers(1, MAX_EXTENT)
 scalars = st.floats(allow_nan=False, allow_infinity=False)
 problems = st.builds(
-    Problem,
+    possible,
     shape=st.builds(Shape, extents, extents, extents),
     types=st.builds(
-        ElementTypes, st.sampled_from(INPUT_TYPES), st.sampled_from(ElementType), st.sampled_from(ElementType)
+        ElementTypes, st.sampled_from(INPUT_TYPES), st.sampled_from(OUTPUT_TYPES), st.sampled_from(OUTPUT_TYPES)
     ),
     layout=st.sampled_from(Layout),
     alpha=scalars,

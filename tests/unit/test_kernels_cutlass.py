@@ -17,6 +17,7 @@ from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.cutlass import building
 from farm.kernels.cutlass.point import Point
+from support.possible import possible
 
 CAMPAIGNS = Path(__file__).parents[2] / "examples" / "campaigns"
 
@@ -236,7 +237,7 @@ SPACE = {p.name: p.values for p in FAMILIES["cutlass"].parameters}
 parameters = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in SPACE.items()})
 extents = st.sampled_from([1, 2, 4, 7, 8, 16, 500, 512, 1001, 1002, 4096])
 problems = st.builds(
-    Problem,
+    possible,
     shape=st.builds(Shape, extents, extents, extents),
     types=st.sampled_from(
         [ElementTypes.parse(t) for t in (*INPUT_TYPES, "f16:f16:f16", "f16:f32:f32", "bf16:f32:f32")]
@@ -265,7 +266,7 @@ likely_parameters = st.fixed_dictionaries(
     }
 )  # fmt: skip
 likely_problems = st.builds(
-    Problem,
+    possible,
     shape=st.builds(Shape, *[st.sampled_from([500, 512, 1002, 4096])] * 3),
     types=st.sampled_from([ElementTypes.parse(t) for t in ("f32", "tf32", "f16", "bf16", "i8")]),
     layout=st.sampled_from([Layout.NT, Layout.NN]),

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from farm.campaign import Campaign, load
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
-from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Problem, Shape
+from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.kernels.cutlass3x.point import SHARED_BYTES, Point
 from farm.kernels.toolchains import BUILT_WITH
 from support.cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
+from support.possible import possible
 
 CAMPAIGNS = Path(__file__).parents[2] / "examples" / "campaigns"
 A100, H200, B200 = (replace(traits_of_capability(c), memory_bytes=150 * 10**9) for c in ((8, 0), (9, 0), (10, 0)))
@@ -154,7 +155,7 @@ SPACE = {p.name: p.values for p in FAMILIES["cutlass3x"].parameters}
 parameters = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in SPACE.items()})
 extents = st.sampled_from([1, 4, 7, 16, 500, 512, 1001, 4096])
 problems = st.builds(
-    Problem,
+    possible,
     shape=st.builds(Shape, extents, extents, extents),
     types=st.sampled_from([ElementTypes.parse(t) for t in (*INPUT_TYPES, "f16:f32:f32", "f8e4m3:f16:f32")]),
     layout=st.sampled_from(Layout),

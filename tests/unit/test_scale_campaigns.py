@@ -17,7 +17,7 @@ from farm.errors import CampaignFileError, CampaignTooLarge
 from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels import FAMILIES
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 
 CPU = KnownDevice(
     "CPU-1", "cpu-laptop", "box", DeviceTraits(kind=DeviceKind.CPU, memory_bytes=2**33, threads=2), Backend.CPU
@@ -37,7 +37,7 @@ def problems_of(one: Campaign) -> list[Problem]:
 
 @pytest.fixture
 def blas_computes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = replace(FAMILIES["blas"], scales=tuple(Scale), fusions=tuple(Fusion), rules=())
+    family = replace(FAMILIES["blas"], scales=SCALES_OF_BOTH, fusions=tuple(Fusion), rules=())
     monkeypatch.setitem(FAMILIES, "blas", family)
 
 

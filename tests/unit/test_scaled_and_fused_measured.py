@@ -17,7 +17,7 @@ from farm.gemm import Layout, Problem, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules, operand_rules
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 from support.fake_cuda import FakeCupy, at_address
 from support.scaled_and_fused import (
     ONE_WRONG_FACTOR,
@@ -44,7 +44,7 @@ from workers.measure.magnitudes import FACTORS, bias_rules, result_scale
 from workers.measure.operands import OPERANDS_VERSION, HostArena, OperandSet, SetLayout
 from workers.measure.verify import error_bound, verify
 
-SCALES = [scale for scale in Scale if scale is not Scale.NONE]
+SCALES = [scale for scale in SCALES_OF_BOTH if scale is not Scale.NONE]
 
 
 def operands_of(given: Problem, rules: OperandRules = OperandRules()) -> OperandSet:  # noqa: B008 - it is frozen
@@ -213,7 +213,7 @@ def computed(given: Problem, mutation: Mutation | None = None, rules: OperandRul
 
 
 @pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("scale", Scale)
+@pytest.mark.parametrize("scale", SCALES_OF_BOTH)
 @pytest.mark.parametrize("fused", FUSIONS)
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
 def test_a_right_result_passes_with_room_to_spare(shape: Shape, fused: str, scale: str, types: str) -> None:
@@ -380,7 +380,7 @@ ASKED = QUICK.model_copy(update={"determinism": True})
 def family(device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> Family:
     """A family that computes all of it, in the place of `tiled`."""
     computing = Family(cupy)
-    every = replace(FAMILIES["tiled"], batched=True, scales=tuple(Scale), fusions=tuple(Fusion))
+    every = replace(FAMILIES["tiled"], batched=True, scales=SCALES_OF_BOTH, fusions=tuple(Fusion))
     monkeypatch.setitem(FAMILIES, "tiled", every)
     monkeypatch.setitem(device._families, "tiled", computing)
     return computing
@@ -390,7 +390,7 @@ def configured(shape: Shape, layout: str = "nn", rest: str = "") -> Configuratio
     return Configuration.parse(f"tiled(tile=16) {shape} f32 {layout} {rest}")
 
 
-@pytest.mark.parametrize("scale", Scale)
+@pytest.mark.parametrize("scale", SCALES_OF_BOTH)
 @pytest.mark.parametrize("fused", ["none", "bias", "bias+gelu"])
 @pytest.mark.parametrize(("layout", "batch"), [("nt", 1), ("tn", BATCH)])
 def test_a_card_measures_them(
@@ -427,7 +427,7 @@ def test_a_card_with_a_wrong_kernel_gives_no_row(
     assert device.measure(configuration, QUICK).verify_error is not None
 
 
-@pytest.mark.parametrize("scale", Scale)
+@pytest.mark.parametrize("scale", SCALES_OF_BOTH)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_fewer_rows_have_their_own_factors(family: Family, device: CudaDevice, scale: str, batch: int) -> None:
     rest = f"beta=1 batch={batch} scale={scale} fused=bias+silu"

@@ -27,7 +27,7 @@ from farm.kernels import FAMILIES, Configuration
 from farm.registry import predict, recommend
 from farm.registry.held_out import answers
 from farm.registry.loaded_model import Model
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, DEVICE_TYPE, KINDS, kinds_table, tiled_table
 from trainer import rounds
@@ -230,7 +230,7 @@ def test_power_and_burst_times_are_of_the_kinds_that_have_them() -> None:
 
 def test_problems_and_kernels_are_near_those_of_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large product was measured without factors alone, and an algorithm with factors alone."""
-    monkeypatch.setitem(FAMILIES, "cublaslt", replace(FAMILIES["cublaslt"], scales=tuple(Scale)))
+    monkeypatch.setitem(FAMILIES, "cublaslt", replace(FAMILIES["cublaslt"], scales=SCALES_OF_BOTH))
     large = kinds_table([""], shapes=1).assign(m=2**15, n=2**15, k=2**15)
     other = kinds_table(["scale=row"], shapes=1).assign(parameters=[{"algorithm": 3}])
     model = fit(BATCHED_TYPE, configurations(pd.concat([TABLE, large, other])), SMALL)

@@ -12,7 +12,7 @@ import numpy as np
 from farm.gemm import ElementType
 from farm.operands import DISTRIBUTIONS, MatrixRules, OperandRules
 from workers.kernels.tiled import CUDA_TYPES, source
-from workers.measure.elements import STORAGE, encoded
+from workers.measure.elements import STORAGE, encoded, packed
 from workers.measure.operands import Arena, Buffers, SetLayout
 
 ALIGNMENT = 256  # bytes: what cudaMalloc gives
@@ -65,11 +65,14 @@ class DeviceArena:
         if kind is made_as:
             self._fill(target, made_as, first, rules, seed)
             return
-        numbers = self._cp.empty(min(target.size, CHUNK), STORAGE[made_as])
-        for start in range(0, target.size, CHUNK):
-            part = numbers[: min(CHUNK, target.size - start)]
+        in_one = kind.per_item
+        count = target.size * in_one
+        numbers = self._cp.empty(min(count, CHUNK), STORAGE[made_as])
+        for start in range(0, count, CHUNK):
+            part = numbers[: min(CHUNK, count - start)]
             self._fill(part, made_as, first + start, rules, seed)
-            target[start : start + len(part)] = encoded(kind, part, rules, self._cp)
+            elements = encoded(kind, part, rules, self._cp)
+            target[start // in_one : (start + len(part)) // in_one] = packed(kind, elements)
 
     def _fill(self, numbers: Any, kind: ElementType, first: int, rules: MatrixRules, seed: int) -> None:
         assert rules.distribution is not None

@@ -100,11 +100,11 @@ def _first_rows(cp: Any, layout: SetLayout, operands: OperandSet, rows: int) -> 
         return cp.empty(count, STORAGE[kind])
 
     inputs = blank(types.ab.of_a, layout.inputs)
-    of_b = inputs if types.ab.of_a is types.ab.of_b else blank(types.ab.of_b, layout.inputs)
+    of_b = inputs if types.ab.of_a is types.ab.of_b else blank(types.ab.of_b, layout.inputs_of_b)
     addends = blank(types.cd, layout.addends) if layout.addends else None
     outputs, bias = blank(types.cd, layout.outputs), blank(types.cd, layout.bias) if layout.bias else None
     a_factors, b_factors = (
-        blank(ElementType.F32, count) if count else None for count in (layout.a_factors, layout.b_factors)
+        blank(layout.problem.factor_type, count) if count else None for count in (layout.a_factors, layout.b_factors)
     )
     buffers = Buffers(layout, inputs, of_b, addends, outputs, a_factors, b_factors, bias)
     views = buffers.views(0)

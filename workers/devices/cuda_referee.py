@@ -153,7 +153,7 @@ class Referee:
         return replace(
             whole,
             inputs=after(whole.inputs, lies.inputs),
-            inputs_of_b=after(whole.inputs_of_b, lies.inputs),
+            inputs_of_b=after(whole.inputs_of_b, lies.inputs_of_b),
             addends=after(whole.addends, lies.outputs),
             outputs=after(whole.outputs, lies.outputs),
             a_factors=after(whole.a_factors, lies.a_factors),
@@ -173,7 +173,7 @@ class Referee:
             self._guard(self._all.inputs, types.ab, lies.inputs, [a, b])
         else:
             self._guard(self._all.inputs, types.ab.of_a, lies.inputs, [a])
-            self._guard(self._all.inputs_of_b, types.ab.of_b, lies.inputs, [b])
+            self._guard(self._all.inputs_of_b, types.ab.of_b, lies.inputs_of_b, [b])
         if self._all.addends is not None:
             self._guard(self._all.addends, types.cd, lies.outputs, [(0, counts["c"])])
         self._given = self._digest_inputs()

@@ -33,7 +33,19 @@ from workers.measure.verify import (
 
 E = ElementType
 
-KINDS = {E.F64: 0, E.F32: 1, E.TF32: 1, E.F16: 2, E.BF16: 3, E.F8E4M3: 4, E.F8E5M2: 5, E.I8: 6, E.I32: 7}
+KINDS = {
+    E.F64: 0,
+    E.F32: 1,
+    E.TF32: 1,
+    E.F16: 2,
+    E.BF16: 3,
+    E.F8E4M3: 4,
+    E.F8E5M2: 5,
+    E.I8: 6,
+    E.I32: 7,
+    E.I4: 8,
+    E.F4: 9,
+}
 """The numbers of element types in verify.cu."""
 
 KERNELS = ("widen", "sum_groups", "compare_groups", "compare_elements")

@@ -15,7 +15,6 @@ from farm.devices import DeviceTraits
 from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
-from farm.scale import SCALE_BYTES
 from workers.kernels.sources import Kernels
 from workers.measure.operands import Buffers, SetLayout
 
@@ -71,22 +70,22 @@ class Placement:
     def addresses(self, index: int) -> tuple[int, int, int, int]:
         """The addresses of A, B, C and D of a set. If beta is 0, there is no C and its address is 0."""
         lies, types = self.layout, self.layout.problem.types
-        inputs = index * lies.inputs * types.ab.bytes
-        b = self.inputs_of_b + inputs + lies.b_offset * types.ab.bytes
+        a = self.inputs + index * lies.inputs * types.ab.bytes
+        b = self.inputs_of_b + (index * lies.inputs_of_b + lies.b_offset) * types.ab.of_b.bytes
         output = index * lies.outputs * types.cd.bytes
         c = self.addends + output if self.addends else 0
-        return self.inputs + inputs, b, c, self.outputs + output
+        return a, b, c, self.outputs + output
 
     def added(self, index: int) -> tuple[int, int, int]:
         """The addresses of A's scale factors, B's scale factors and the bias of a set; 0 where there is none.
 
         `workers.measure.stored` describes how factors lie. Those of a batch or of groups, and their biases, follow each other.
         """
-        lies = self.layout
+        lies, of_factor = self.layout, self.layout.problem.factor_type.bytes
         a, b, bias = index * lies.a_factors, index * lies.b_factors, index * lies.bias
         return (
-            self.a_factors and self.a_factors + a * SCALE_BYTES,
-            self.b_factors and self.b_factors + b * SCALE_BYTES,
+            self.a_factors and self.a_factors + a * of_factor,
+            self.b_factors and self.b_factors + b * of_factor,
             self.bias and self.bias + bias * lies.problem.types.cd.bytes,
         )
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from farm.gemm import Problem
 from farm.groups import Groups
-from farm.scale import SCALE_BYTES
 from workers.kernels.base import Placement
 from workers.measure.stored import Factors
 
@@ -94,8 +93,8 @@ def _offsets(problem: Problem, firsts: NDArray[np.uint64], numbers: NDArray[np.u
     """[6, groups]: bytes from A, B, C, D and the factors of A and B to those of each group."""
     s, types = problem.shape, problem.types
     of_a, of_b = Factors.of_a(problem), Factors.of_b(problem)
-    by_row = (s.k * types.ab.bytes, s.n * types.cd.bytes, (of_a.inner if of_a else 0) * SCALE_BYTES)
-    by_group = (s.k * s.n * types.ab.bytes, math.prod(of_b.stored[1:]) * SCALE_BYTES if of_b else 0)
+    by_row = (s.k * types.ab.bytes, s.n * types.cd.bytes, (of_a.inner if of_a else 0) * problem.scale.factor_bytes)
+    by_group = (s.k * s.n * types.ab.bytes, math.prod(of_b.stored[1:]) * problem.scale.factor_bytes if of_b else 0)
     a, c, a_factors = (firsts * np.uint64(step) for step in by_row)
     b, b_factors = (numbers * np.uint64(step) for step in by_group)
     return np.stack([a, b, c, c, a_factors, b_factors])

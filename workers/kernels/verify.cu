@@ -12,6 +12,8 @@
 #define F8E5M2 5
 #define I8 6
 #define I32 7
+#define I4 8  // two in a byte, the first in the low bits
+#define F4 9
 
 #define GROUP 32    // columns in one signed sum: the lanes of a warp
 #define PICKED 8    // matrices, rows and columns that are compared exactly where the problem is large
@@ -64,6 +66,25 @@ template <> struct element<I32> {
     static __device__ double number(stored x) { return x; }
 };
 
+template <> struct element<I4> {
+    typedef unsigned char stored;
+    static __device__ double number(stored x) { return x < 8 ? x : x - 16; }
+};
+template <> struct element<F4> {  // e2m1
+    typedef unsigned char stored;
+    static __device__ double number(stored x) {
+        const int exponent = x >> 1 & 3;
+        const double size = exponent ? ldexp(2.0 + (x & 1), exponent - 2) : 0.5 * (x & 1);
+        return x >> 3 ? -size : size;
+    }
+};
+
+// An element of B by its place.
+template <int KIND> __device__ double number_at(const typename element<KIND>::stored* x, index_t place) {
+    if (KIND == I4 || KIND == F4) return element<KIND>::number((unsigned)x[place / 2] >> place % 2 * 4 & 15);
+    return element<KIND>::number(x[place]);
+}
+
 typedef element<A_KIND> of_a;
 typedef element<B_KIND> of_b;
 typedef element<D_KIND> of_d;
@@ -114,7 +135,7 @@ extern "C" __global__ void sum_groups(const of_b::stored* __restrict__ b, double
             for (index_t row = (index_t)blockIdx.x * blockDim.x + threadIdx.x; row < k; row += step) {
                 double sum = 0;
                 for (index_t column = first; column < end; ++column)
-                    sum += sign(seed, column) * of_b::number(b[(matrix * n + column) * k + row]);
+                    sum += sign(seed, column) * number_at<B_KIND>(b, (matrix * n + column) * k + row);
                 sums[(matrix * k + row) * groups + group] = sum;
             }
         }
@@ -123,7 +144,7 @@ extern "C" __global__ void sum_groups(const of_b::stored* __restrict__ b, double
         for (index_t row = blockIdx.y; row < batch * k; row += gridDim.y) {
             for (index_t group = warp; group < groups; group += (index_t)gridDim.x * WARPS) {
                 const index_t column = group * GROUP + lane;
-                const double signed_number = column < n ? sign(seed, column) * of_b::number(b[row * n + column]) : 0.0;
+                const double signed_number = column < n ? sign(seed, column) * number_at<B_KIND>(b, row * n + column) : 0.0;
                 const double sum = sum_of_warp(signed_number);
                 if (lane == 0) sums[row * groups + group] = sum;
             }
@@ -171,12 +192,12 @@ extern "C" __global__ void compare_elements(const of_a::stored* __restrict__ a, 
             column = picked(seed + 1, (int)column, n);
         }
         const of_a::stored* const a_of = a + matrix * m * k;
-        const of_b::stored* const b_of = b + matrix * k * n;
         const index_t place = (matrix * m + row) * n + column;
         double sum = 0, rest = 0;
         for (index_t inner = lane; inner < k; inner += 32) {
             const double x = of_a::number(a_of[a_transposed ? inner * m + row : row * k + inner]);
-            const double y = of_b::number(b_of[b_transposed ? column * k + inner : inner * n + column]);
+            const double y =
+                number_at<B_KIND>(b, matrix * k * n + (b_transposed ? column * k + inner : inner * n + column));
 #if A_KIND == F64  // Dot2 of Ogita, Rump and Oishi, "Accurate sum and dot product", 2005
             const double product = x * y, next = sum + product, added = next - sum;
             rest += fma(x, y, -product) + ((sum - (next - added)) + (product - added));

@@ -38,6 +38,9 @@ _HEAVY = 24.0
 FACTORS = 1.25, 2.0
 """Scale factors are uniform on it. It does not have 1, nor do products of two factors: that one is left out always shows."""
 
+_FACTORS_OF_WEIGHTS = {ElementType.I8: 2.0**-6, ElementType.I4: 2.0**-2, ElementType.F4: 2.0**-2}
+"""What `FACTORS` are multiplied with for weights of fewer bits than A, whose numbers are larger than 1."""
+
 _MEAN_FACTOR = (FACTORS[0] + FACTORS[1]) / 2
 _SQUARE_OF_FACTORS = (FACTORS[0] ** 2 + FACTORS[0] * FACTORS[1] + FACTORS[1] ** 2) / 3
 """Of a uniform number the mean of its square."""
@@ -75,10 +78,16 @@ class _Moments:
     def root_mean_square(self) -> float:
         return math.sqrt(self.mean_square)
 
-    def times_factors(self) -> _Moments:
-        """Of the same matrix with scale factors."""
+    def times_factors(self, unit: float) -> _Moments:
+        """Of the same matrix with scale factors, which are `FACTORS` times the unit."""
         uneven = self.uneven * _UNEVEN_FACTORS
-        return _Moments(self.mean * _MEAN_FACTOR, self.mean_square * _SQUARE_OF_FACTORS, self.peak, uneven)
+        mean, square = self.mean * _MEAN_FACTOR * unit, self.mean_square * _SQUARE_OF_FACTORS * unit**2
+        return _Moments(mean, square, self.peak, uneven)
+
+
+def factor_unit(problem: Problem) -> float:
+    """What `FACTORS` are multiplied with."""
+    return _FACTORS_OF_WEIGHTS[problem.types.ab.of_b] if problem.scale.of_weights else 1.0
 
 
 def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
@@ -94,9 +103,11 @@ def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
 @lru_cache(maxsize=256)
 def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
     """Raises `InvalidOnDevice` where a file cannot be used, or the result would overflow."""
-    p, k, scaled = problem, problem.shape.k, problem.scale is not Scale.NONE
+    p, k, scale_of, unit = problem, problem.shape.k, problem.scale, factor_unit(problem)
     of_a, of_b = _moments(problem, rules, "a"), _moments(problem, rules, "b")
-    a, b = (of_a.times_factors(), of_b.times_factors()) if scaled else (of_a, of_b)
+    a = of_a if scale_of.of_a is None else of_a.times_factors(unit)
+    b = of_b if scale_of.of_b is None else of_b.times_factors(unit)
+    factors = (a is not of_a) + (b is not of_b)  # of each product
     c = _moments(problem, rules, "c") if p.beta else _Moments(0.0, 0.0)
     of_products = k * a.mean * b.mean
     variance = max(0.0, k * (a.mean_square * b.mean_square - (a.mean * b.mean) ** 2))
@@ -109,8 +120,8 @@ def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
     matrices = rules.matrices
     if matrices["a"].file is not None and matrices["b"].file is not None:
         together_uneven = _uneven_together(problem, rules) / (of_a.root_mean_square * of_b.root_mean_square or 1.0)
-        uneven = max(uneven, together_uneven * (_UNEVEN_FACTORS**2 if scaled else 1.0))
-    largest_mean = FACTORS[1] ** 2 * k * of_a.mean * of_b.mean if scaled else of_products
+        uneven = max(uneven, together_uneven * _UNEVEN_FACTORS**factors)
+    largest_mean = (FACTORS[1] * unit) ** factors * k * of_a.mean * of_b.mean
     found = Magnitudes(
         scale=scale, growing=0.0 if _exact(p, rules, a, b) else abs(p.alpha * largest_mean),
         reach=max(REACH, together), uneven=max(uneven, c.uneven),

@@ -7,7 +7,8 @@ have numbers of their own, so that one that is swapped, left out or computed twi
 
 Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
 reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
-sets are copies of it: they lie apart, which is what keeps caches cold.
+sets are copies of it: they lie apart, which is what keeps caches cold. Weights of fewer bits than A have a buffer and a stream of
+their own.
 
 Scale factors and a bias have numbers of their own too. Factors are uniform on `FACTORS`, and a bias is as large as the rest of
 the result (`workers.measure.magnitudes.bias_rules`), so that one that is left out or swapped shows.
@@ -26,9 +27,8 @@ from numpy.typing import NDArray
 from farm.errors import MeasurementFailed
 from farm.gemm import ElementType, Problem
 from farm.operands import MatrixRules, OperandRules
-from farm.scale import SCALE_BYTES
-from workers.measure.elements import MAX_INTEGER, STORAGE, encoded, poison
-from workers.measure.magnitudes import DEFAULT, FACTORS, bias_rules
+from workers.measure.elements import MAX_INTEGER, STORAGE, encode, encoded, packed, poison
+from workers.measure.magnitudes import DEFAULT, FACTORS, bias_rules, factor_unit
 from workers.measure.stored import Factors, factors_of_group, stored_shapes
 from workers.measure.weights import elements_of
 
@@ -52,14 +52,16 @@ def _aligned(count: int, step: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLayout:
-    """The memory layout of one operand set. Counts and offsets are elements; A starts at 0 of the set's inputs.
+    """The memory layout of one operand set. Counts and offsets are elements, but two of 4 bits count as one; A starts at 0 of the
+    set's inputs.
 
     The matrices of a batch follow each other without a gap.
     """
 
     problem: Problem
     b_offset: int
-    inputs: int  # elements of A and B, padding included
+    inputs: int  # elements of A and B, padding included; of A alone where B has fewer bits
+    inputs_of_b: int  # the same of the buffer in which B lies
     outputs: int  # elements of D, and of C where there is one, padding included
     a_factors: int = 0  # scale factors of A, padding included
     b_factors: int = 0
@@ -72,18 +74,25 @@ class SetLayout:
         Behind each matrix lie `guard_bytes` that are no operand, a multiple of the alignment.
         """
         types, stored = problem.types, stored_shapes(problem)
-        step, out_step = (max(1, alignment_bytes // kind.bytes) for kind in (types.ab, types.cd))
-        guard, out_guard = (guard_bytes // kind.bytes for kind in (types.ab, types.cd))
-        a, b = (_aligned(math.prod(stored[name]), step) + guard for name in "ab")
+
+        def of_matrix(name: str, kind: ElementType) -> int:
+            step = max(1, alignment_bytes // kind.bytes)
+            return _aligned(math.prod(stored[name]), step) + guard_bytes // kind.bytes
+
+        a, b, apart = of_matrix("a", types.ab.of_a), of_matrix("b", types.ab.of_b), types.ab.low_bit_weights
         a_factors, b_factors = (
-            0 if found is None else _aligned(math.prod(found.stored), max(1, alignment_bytes // SCALE_BYTES))
+            0
+            if found is None
+            else _aligned(math.prod(found.stored), max(1, alignment_bytes // problem.factor_type.bytes))
             for found in (Factors.of_a(problem), Factors.of_b(problem))
         )
+        out_step = max(1, alignment_bytes // types.cd.bytes)
         return cls(
             problem=problem,
-            b_offset=a,
-            inputs=a + b,
-            outputs=_aligned(math.prod(stored["c"]), out_step) + out_guard,
+            b_offset=0 if apart else a,
+            inputs=a if apart else a + b,
+            inputs_of_b=b if apart else a + b,
+            outputs=of_matrix("c", types.cd),
             a_factors=a_factors,
             b_factors=b_factors,
             bias=_aligned(problem.matrices_of_b * problem.shape.n, out_step) if problem.fused.bias else 0,
@@ -98,7 +107,10 @@ class SetLayout:
     def bytes(self) -> int:
         types, factors = self.problem.types, self.a_factors + self.b_factors
         of_cd = self.outputs + self.addends + self.bias
-        return self.inputs * types.ab.bytes + of_cd * types.cd.bytes + factors * SCALE_BYTES
+        inputs = self.inputs * types.ab.bytes
+        if types.ab.low_bit_weights:
+            inputs += self.inputs_of_b * types.ab.of_b.bytes
+        return inputs + of_cd * types.cd.bytes + factors * self.problem.factor_type.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +144,8 @@ class OperandSet:
 
     Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and so are its factors and the
     bias for each group; `group` gives the operands of one. Their arrays are of the types' storage (see
-    `workers.measure.elements`). Scale factors are float32, with one element for each block of their matrix.
+    `workers.measure.elements`): b of 4 bits has half as many rows or columns, in the direction in which it is contiguous. Scale factors
+    have one element for each block of their matrix.
     """
 
     a: Any
@@ -169,7 +182,8 @@ class OperandSet:
 class Buffers:
     """The memory of some operand sets that follow each other: flat arrays, NumPy's or CuPy's.
 
-    B lies in the same buffer as A, or where its type is another one, at the same place of another buffer.
+    B lies in the same buffer as A, or where its type is another one, in another buffer: at the same place if its elements have the
+    same size, and at the start if not.
     """
 
     layout: SetLayout
@@ -214,7 +228,7 @@ class Buffers:
             bias = lying.reshape(problem.matrices_of_b, -1) if several["b"] else lying
         return OperandSet(
             view(self.inputs, "a", first, transposed=given.a_transposed),
-            view(self.inputs_of_b, "b", first + lies.b_offset, transposed=given.b_transposed),
+            view(self.inputs_of_b, "b", index * lies.inputs_of_b + lies.b_offset, transposed=given.b_transposed),
             None if self.addends is None else view(self.addends, "c", out),
             view(self.outputs, "c", out),
             of_factors("a", self.a_factors, Factors.of_a(problem), index * lies.a_factors),
@@ -227,7 +241,12 @@ Write = Callable[[Any, ElementType, MatrixRules, int, int], None]
 """Fills a flat array with elements under the rules, for a seed and a stream: streams of one seed are different numbers."""
 
 A_STREAM, C_STREAM, B_STREAM, A_FACTORS_STREAM, B_FACTORS_STREAM, BIAS_STREAM = range(6)
-"""Streams of the matrices. One buffer of A and B is one stream, that of A."""
+"""Streams of the matrices. One buffer of A and B is one stream, that of A. So are two, but for weights of fewer bits."""
+
+
+def _stream_of_b(problem: Problem) -> int:
+    """The first stream of the buffer in which B lies."""
+    return B_STREAM if problem.types.ab.low_bit_weights else A_STREAM
 
 
 _UNIFORM = MatrixRules(distribution="uniform")
@@ -241,7 +260,7 @@ class _Part:
     stream: int
     offset: int = 0
     stored: tuple[int, int, int] = (0, 0, 0)  # as of `stored_shapes`
-    factors: bool = False  # numbers on [-1, 1], moved to `FACTORS`
+    factors: float = 0.0  # of scale factors: what `FACTORS` are multiplied with, to which numbers on [-1, 1] are moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +290,12 @@ def _contents(layout: SetLayout, rules: OperandRules) -> dict[tuple[ElementType,
     if own_types or (matrices["a"] == matrices["b"] and matrices["a"].file is None):
         found = {
             (types.ab.of_a, A_STREAM): alone("a", A_STREAM, layout.inputs),
-            (types.ab.of_b, A_STREAM): alone("b", A_STREAM, layout.inputs),
+            (types.ab.of_b, _stream_of_b(problem)): alone("b", _stream_of_b(problem), layout.inputs_of_b),
         }
     else:
         found = {(types.ab, A_STREAM): _Content(seed, parts_of("a", "b"), layout.inputs)}
     for stream in (A_FACTORS_STREAM, B_FACTORS_STREAM):
-        found[ElementType.F32, stream] = _Content(seed, (_Part(_UNIFORM, stream, factors=True),))
+        found[problem.factor_type, stream] = _Content(seed, (_Part(_UNIFORM, stream, factors=factor_unit(problem)),))
     if layout.bias:
         found[types.cd, BIAS_STREAM] = _Content(seed, (_Part(bias_rules(problem, rules), BIAS_STREAM),))
     return {**found, (types.cd, C_STREAM): alone("c", C_STREAM, layout.outputs)}
@@ -309,10 +328,11 @@ class Arena:
 
         Raises `InvalidOnDevice` where a file does not fit, or a result with a bias would overflow.
         """
-        types = layout.problem.types
+        types, factor_type = layout.problem.types, layout.problem.factor_type
         contents = _contents(layout, rules)
         each = {
             A_STREAM: layout.inputs,
+            B_STREAM: layout.inputs_of_b,
             C_STREAM: layout.addends,
             A_FACTORS_STREAM: layout.a_factors,
             B_FACTORS_STREAM: layout.b_factors,
@@ -336,18 +356,18 @@ class Arena:
         return Buffers(
             layout,
             filled[types.ab.of_a, A_STREAM],
-            filled[types.ab.of_b, A_STREAM],
+            filled[types.ab.of_b, _stream_of_b(layout.problem)],
             filled.get((types.cd, C_STREAM)),
             outputs,
-            filled.get((ElementType.F32, A_FACTORS_STREAM)),
-            filled.get((ElementType.F32, B_FACTORS_STREAM)),
+            filled.get((factor_type, A_FACTORS_STREAM)),
+            filled.get((factor_type, B_FACTORS_STREAM)),
             filled.get((types.cd, BIAS_STREAM)),
         )
 
     def _filled(self, kind: ElementType, stream: int, size: int, content: _Content) -> Any:
         held, buffer = self._numbers.pop((kind, stream), (None, None))  # what fails to be filled is not kept
         if buffer is None:
-            smallest = self._smallest_bytes if stream == A_STREAM else 0
+            smallest = self._smallest_bytes if stream in (A_STREAM, B_STREAM) else 0
             buffer = self._blank(kind, max(size, smallest // kind.bytes))
         if held != content:
             self._fill(buffer, kind, content)
@@ -358,16 +378,23 @@ class Arena:
         for part in content.parts:
             count = math.prod(part.stored) or buffer.size
             target = buffer[part.offset : part.offset + count]
-            if part.rules.file is None:
+            if part.factors:
+                self._fill_factors(target, kind, part, content.seed)
+            elif part.rules.file is None:
                 self._write(target, kind, part.rules, content.seed, part.stream)
             else:
                 target[:] = self._xp.asarray(elements_of(part.rules, kind, *part.stored).reshape(-1))
-            if part.factors:
-                target *= np.float32((FACTORS[1] - FACTORS[0]) / 2)
-                target += np.float32((FACTORS[1] + FACTORS[0]) / 2)
         if content.stride:
             sets = buffer[: buffer.size // content.stride * content.stride].reshape(-1, content.stride)
             sets[1:] = sets[0]
+
+    def _fill_factors(self, target: Any, kind: ElementType, part: _Part, seed: int) -> None:
+        numbers = target if kind is ElementType.F32 else self._blank(ElementType.F32, target.size)
+        self._write(numbers, ElementType.F32, part.rules, seed, part.stream)
+        numbers *= np.float32((FACTORS[1] - FACTORS[0]) / 2 * part.factors)
+        numbers += np.float32((FACTORS[1] + FACTORS[0]) / 2 * part.factors)
+        if numbers is not target:
+            target[:] = encode(kind, numbers, self._xp)
 
 
 class HostArena:
@@ -389,7 +416,7 @@ class HostArena:
 
 
 def _write_on_host(target: Array, kind: ElementType, rules: MatrixRules, seed: int, stream: int) -> None:
-    random, count = np.random.default_rng([seed, stream]), target.size
+    random, count = np.random.default_rng([seed, stream]), target.size * kind.per_item
     dtype: Any = np.float64 if kind is ElementType.F64 else np.float32
     numbers = np.empty(count, dtype)
     match rules.distribution:
@@ -408,7 +435,7 @@ def _write_on_host(target: Array, kind: ElementType, rules: MatrixRules, seed: i
                 numbers[coins.random(count, dtype=np.float32) < 0.5] = 0
     if rules.scale is not None:
         numbers *= dtype(rules.scale)
-    target[:] = encoded(kind, numbers, rules)
+    target[:] = packed(kind, encoded(kind, numbers, rules))
 
 
 def _blank_on_host(kind: ElementType, count: int) -> Array:

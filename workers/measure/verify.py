@@ -34,6 +34,9 @@ changes elements by less than the bound of a group. In both cases an element's r
 size before the activation, not by that of the largest. Where activations differ, numbers are small. An error before an activation
 is at most as many times as large after it as its largest slope (`workers.measure.activations`).
 
+Weights of fewer bits than A are exact in A's type, and times a factor they are not: kernels that convert them before they multiply
+round each product to it. These errors are independent along k. The largest of their sums is less than 4 units of A's type.
+
 The wider product is float64. For inputs of at most 16 bits it is float32, because some cards are slow in float64: products of
 two such numbers are exact in it, its errors are those of a sum in float32, and the bound has room for them. Factors round
 each number to float32 again. These errors are independent, and smaller than those of the sum. A product in float64
@@ -57,7 +60,7 @@ from farm.gemm import ElementType, Problem, Shape
 from farm.operands import OperandRules
 from farm.scale import Blocks, Scale
 from workers.measure.activations import apply, errors_of
-from workers.measure.elements import UNIT_ROUNDOFF, decode, unwritten
+from workers.measure.elements import UNIT_ROUNDOFF, decode, unpacked, unwritten
 from workers.measure.magnitudes import DEFAULT, REACH, magnitudes, result_scale
 from workers.measure.operands import OperandSet
 
@@ -104,7 +107,15 @@ _EVERY_ELEMENT, _EVERY_ELEMENT_F64 = 2**24, 2**20
 # Elements of a temporary in float64: 128 MiB.
 _BLOCK = 2**24
 # Types whose products are exact in float32.
-_NARROW = {ElementType.F16, ElementType.BF16, ElementType.F8E4M3, ElementType.F8E5M2, ElementType.I8}
+_NARROW = {
+    ElementType.F16,
+    ElementType.BF16,
+    ElementType.F8E4M3,
+    ElementType.F8E5M2,
+    ElementType.I8,
+    ElementType.I4,
+    ElementType.F4,
+}
 
 Indices = slice | list[int]
 
@@ -148,6 +159,8 @@ def allowance(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 
     if cores is not None:
         terms = min(problem.shape.k, cores.terms) + ROUNDINGS_OF_SCALARS
         summed = max(summed, SAFETY * math.sqrt(terms) * cores.unit)
+    if problem.scale.of_weights:
+        summed += ROUNDED * UNIT_ROUNDOFF[types.ab.of_a]
     rounding = UNIT_ROUNDOFF[types.cd] if UNIT_ROUNDOFF[types.cd] > unit else 0.0
     rounded = found.reach / REACH * SAFETY * math.sqrt(roundings) * rounding
     growing = problem.shape.k / 2 * unit * found.growing
@@ -296,12 +309,26 @@ class _Check:
 
     def of_b(self, matrices: slice, inner: slice, columns: Indices, kind: Any = np.float64) -> Any:
         """As `of_a`: [matrices, inner, columns]."""
-        o, b = self.operands, self.operands.b[matrices, inner].swapaxes(1, 2)
-        wide = self._wide(self.problem.types.ab.of_b, b, kind, columns)
+        o, kind_of_b = self.operands, self.problem.types.ab.of_b
+        if kind_of_b.per_item == 1:
+            wide = self._wide(kind_of_b, o.b[matrices, inner].swapaxes(1, 2), kind, columns)
+        else:
+            wide = self._wide(kind_of_b, self._unpacked(o.b[matrices], inner, columns), kind)
         if o.b_factors is not None:
             factors = o.b_factors[matrices].swapaxes(1, 2)
             wide *= self._factors(factors, self.problem.scale.of_b, columns, inner, kind)
         return wide.swapaxes(1, 2)
+
+    def _unpacked(self, b: Any, inner: slice, columns: Indices) -> Any:
+        """Elements of 4 bits, two in a byte along k or along n: [matrices, columns, inner]."""
+        kind = self.problem.types.ab.of_b
+        if self.problem.layout.b_transposed:
+            bytes_along_k = b[:, inner.start // 2 : -(-inner.stop // 2)].swapaxes(1, 2)[:, columns]
+            return unpacked(kind, bytes_along_k, self.xp)[:, :, inner.start % 2 :][:, :, : _length(inner)]
+        indices = range(columns.start, columns.stop) if isinstance(columns, slice) else columns
+        place = self.xp.asarray(indices)
+        found = b[:, inner][:, :, place // 2] >> (place % 2 * 4).astype(np.uint8) & np.uint8(15)
+        return found.swapaxes(1, 2)
 
     def _wide(self, element_type: ElementType, part: Any, kind: Any, lines: Indices = slice(None)) -> Any:
         """Some lines of a part, in a wider type. Long double exists on the host only."""
@@ -314,6 +341,8 @@ class _Check:
         """The factor of each element of a part, from [matrices, lines, inner]; where all have one, an axis of 1."""
         assert blocks is not None
         part = factors[:, self._blocks_of(lines, blocks.lines)][:, :, self._blocks_of(inner, blocks.inner)]
+        if self.problem.factor_type is not ElementType.F32:
+            return decode(self.problem.factor_type, part, self.xp).astype(kind, copy=False)
         return _on_host(part) if kind is np.longdouble else part
 
     def _blocks_of(self, indices: Indices, size: int | None) -> Any:

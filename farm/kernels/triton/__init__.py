@@ -17,7 +17,7 @@ from farm.kernels.rules import (
     whole_scalars,
 )
 from farm.kernels.triton.binaries import MULTIPLE, TEMPLATE, binary_of
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 
 _E = ElementType
 
@@ -135,7 +135,7 @@ TRITON = KernelFamily(
     templates=(TEMPLATE,),
     batched=True,
     grouped=True,
-    scales=tuple(Scale),
+    scales=SCALES_OF_BOTH,
     fusions=tuple(Fusion),
     rules=(
         _types_known,

@@ -7,6 +7,8 @@ CREATE OR REPLACE FUNCTION scale_factors(blocks text, lines bigint, k bigint) RE
         WHEN 'tensor' THEN 1
         WHEN 'row' THEN lines
         WHEN '1x128' THEN lines * ceil(k / 128.0)::double precision
+        WHEN '1x64' THEN lines * ceil(k / 64.0)::double precision
+        WHEN '1x32' THEN lines * ceil(k / 32.0)::double precision
         WHEN '128x128' THEN ceil(lines / 128.0)::double precision * ceil(k / 128.0)::double precision
     END
 $$;
@@ -27,8 +29,9 @@ CREATE OR REPLACE FUNCTION gemm_bytes(
         + m::double precision * n * element_bytes(cd) * CASE WHEN beta = 0 THEN 1 ELSE 2 END
         + 4 * scale_factors(split_part(scale, ':', 1), m, k)
         + CASE WHEN groups = 'none' THEN 1 ELSE active_groups(groups) END * (
-            k::double precision * n * element_bytes(ab)
-            + CASE WHEN scale = 'none' THEN 0 ELSE 4 * scale_factors(coalesce(nullif(split_part(scale, ':', 2), ''), scale), n, k) END
+            k::double precision * n * element_bytes_of_b(ab)
+            + CASE WHEN scale = 'none' THEN 0 ELSE CASE WHEN scale LIKE 'none:%' THEN 2 ELSE 4 END
+                * scale_factors(coalesce(nullif(split_part(scale, ':', 2), ''), scale), n, k) END
             + CASE WHEN fused LIKE 'bias%' THEN n::double precision * element_bytes(cd) ELSE 0 END
         )
     )

@@ -31,7 +31,7 @@ from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels import FAMILIES
 from farm.measurement import Source
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.web.app import make_app
@@ -287,7 +287,7 @@ def test_a_check_shows_what_is_drawn_from_a_domain_and_takes_no_files(browser_li
 def test_a_check_shows_scale_factors_and_fused_operations_that_are_drawn(
     browser_like: httpx.Client, filled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(FAMILIES, "blas", replace(FAMILIES["blas"], scales=tuple(Scale), fusions=tuple(Fusion)))
+    monkeypatch.setitem(FAMILIES, "blas", replace(FAMILIES["blas"], scales=SCALES_OF_BOTH, fusions=tuple(Fusion)))
     block = """problems: {domain: [{m: 8..16, n: 64, k: 32}], types: f32, scale: [row, tensor], fused: [none, bias+gelu]}
 search: {strategy: random, problems: 10}"""
     text = RIGHT.replace("problems: {m: 64, n: [64, 128], k: 64, types: f32}", block)
