@@ -15,7 +15,7 @@ from farm.builds import installed_toolchains, versions_of
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built
 from farm.builds.stores import Store, store_of
-from farm.db import kernels
+from farm.db import definitions, kernels
 from farm.db.engine import make_engine
 from farm.db.kernels import BuildAttempt
 from farm.devices import host_name
@@ -114,7 +114,10 @@ def _built(started: BuildAttempt) -> Built:
     built = cache.get(started.hash)
     if built is None or not built.is_signed([_signer().public]):
         log.info("compiling %s", binary, extra={"kernel_id": started.kernel_id})
+        with engine().connect() as connection:
+            definition = definitions.of_binary(connection, binary)
         built = compiler.compile(binary).signed(_signer())
+        del definition  # known until here
         cache.put(built)
     return built
 

@@ -1,8 +1,8 @@
 """`python -m workers.compiling FILE FOLDER SLOTS`: builds kernels into a folder, with no services. `farm kernels build`
 starts it.
 
-FILE has a description of a kernel in each line (`farm.kernels.binary.Binary.to_json`). The process answers on standard
-output with a JSON object for each finished kernel:
+FILE has a description of a kernel in each line (`farm.kernels.binary.Binary.to_json`), for an own kernel in Triton with its `definition`
+(`farm.kernels.definition`). The process answers on standard output with a JSON object for each finished kernel:
 
     {"hash": …, "built": {the record}, "new": whether it was compiled now}
     {"hash": …, "failed": why}
@@ -24,6 +24,7 @@ from farm.builds import versions_of
 from farm.builds.cache import KernelCache
 from farm.errors import BuildFailed, FarmError
 from farm.kernels.binary import Binary
+from farm.kernels.definition import Definition
 from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import Versions
 from farm.settings import settings
@@ -33,7 +34,9 @@ from workers.kernels.toolchains import Compiler, compiler_of
 
 def main() -> None:
     file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    binaries = [binary_from_json(json.loads(line)) for line in file.open()]
+    described = [json.loads(line) for line in file.open()]
+    definitions = [Definition.from_json(one["definition"]) for one in described if "definition" in one]
+    binaries = [binary_from_json(one) for one in described]
     versions = versions_of(settings())
     try:
         compilers = _compilers(binaries, versions)
@@ -60,6 +63,7 @@ def main() -> None:
     with ThreadPoolExecutor(slots) as pool:
         for done in as_completed(pool.submit(build, binary) for binary in binaries):
             _say(done.result())
+    definitions.clear()  # known until here
 
 
 def _compilers(binaries: Iterable[Binary], versions: Versions) -> dict[str, Compiler]:

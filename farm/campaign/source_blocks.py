@@ -7,16 +7,30 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, model_serializer, model_validator
 
 from farm.campaign.axes import HOW_TO_WRITE, Axis, parse_part, shown
 from farm.campaign.kernel_blocks import KernelBlock
 from farm.campaign.shape_files import FileContext, among
 from farm.campaign.values import TEXT, Value, Values, as_list, ordered
 from farm.errors import BadDefinition
-from farm.kernels.definition import PARAMETER_VALUES, Argument, Definition, Language, expression, why_bad_code
+from farm.expressions.tree import BadExpression
+from farm.kernels.definition import (
+    PARAMETER_VALUES,
+    Argument,
+    Definition,
+    Language,
+    expression,
+    number_or_condition,
+    why_bad_code,
+)
 from farm.kernels.family import OPEN_NAME
 from farm.kernels.source import DEFINITION
+
+DEFAULT_WARPS, DEFAULT_STAGES = "4", "3"
+"""Those of Triton on NVIDIA cards."""
+
+_OF_TRITON = ("warps", "stages", "constants")
 
 _EXPRESSION = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 
@@ -79,6 +93,25 @@ class _Arguments(Values):
         return str(written) if parameters is None else str(Argument.parse(written, parameters))
 
 
+class _Constants(Value):
+    """Declares a mapping from names to expressions."""
+
+    def read_in(self, written: Any, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
+        if not isinstance(written, dict):
+            raise ValueError("constants are a mapping from names to expressions, as in {EVEN_K: k % BK == 0}")  # noqa: TRY004
+        parameters = _parameters_in(info)
+        found = list[tuple[str, str]]()
+        for name, text in written.items():
+            if not OPEN_NAME.fullmatch(str(name)):
+                raise ValueError(f"{shown(name)} cannot name a constant; use up to 32 upper-case letters, digits and _")
+            try:
+                read = str(text) if parameters is None else number_or_condition(text, parameters).text
+            except BadExpression as error:
+                raise ValueError(f"{name}: {error}") from None
+            found.append((str(name), read))
+        return tuple(sorted(found))
+
+
 def _parameters_in(info: ValidationInfo) -> list[str] | None:
     found = info.data.get("parameters")
     return None if found is None else [name for name, _ in found]
@@ -107,6 +140,11 @@ _PARAMETERS = Value(
     write=lambda axes: {name: axis.to_document() for name, axis in axes},
     schema={"type": "object", "additionalProperties": {"anyOf": [{"type": "integer"}, TEXT, {"type": "array"}]}},
 )
+_CONSTANTS = _Constants(
+    lambda _: (),
+    write=dict,
+    schema={"type": "object", "additionalProperties": {"anyOf": [{"type": "boolean"}, *_EXPRESSION["anyOf"]]}},
+)
 _FILE_SCHEMA = {
     "anyOf": [
         TEXT,
@@ -127,20 +165,29 @@ class SourceBlock(KernelBlock):
     family: Literal["source"] = Field(description="the kernel family", examples=["source"])
     # Before the expressions, which name them.
     parameters: Annotated[tuple[tuple[str, Axis], ...], _PARAMETERS] = Field(
-        default=(), description="upper-case names with an axis each: macros of a `.cu` file"
+        default=(), description="upper-case names with an axis each: macros of a `.cu` file, constants of a `.py` file"
     )
     file: Annotated[SourceFile, _File(lambda _: None, write=lambda file: {"name": file.name, "code": file.code}, schema=_FILE_SCHEMA)] = Field(
-        description="a `.cu`, `.ptx` or `.cubin` file", examples=["my_gemm.cu"]
+        description="a `.cu`, `.ptx`, `.cubin` or `.py` file, the last with Triton", examples=["my_gemm.cu"]
     )  # fmt: skip
     entry: Annotated[str, Value(_text_of)] = Field(description="the kernel's name", examples=["my_gemm"])
     grid: Annotated[tuple[str, ...], _Expressions()] = Field(
         description="blocks along x, y and z: expressions", examples=[["ceil(n / 64)", "ceil(m / 64)"]]
     )
-    block: Annotated[tuple[str, ...], _Expressions()] = Field(
-        description="threads of a block along x, y and z: expressions", examples=[[256]]
+    block: Annotated[tuple[str, ...], _Expressions(min_length=0)] = Field(
+        default=(), description="threads of a block along x, y and z: expressions. Not for Triton", examples=[[256]]
     )
     shared_bytes: Annotated[tuple[str, ...], _Expressions()] = Field(
-        default=("0",), description="dynamic shared memory of a block: an expression"
+        default=("0",), description="dynamic shared memory of a block: an expression. Not for Triton"
+    )
+    warps: Annotated[tuple[str, ...], _Expressions(min_length=0)] = Field(
+        default=(), description="warps of a block of Triton: an expression; 4 if left out"
+    )
+    stages: Annotated[tuple[str, ...], _Expressions(min_length=0)] = Field(
+        default=(), description="pipeline stages of Triton: an expression; 3 if left out"
+    )
+    constants: Annotated[tuple[tuple[str, str], ...], _CONSTANTS] = Field(
+        default=(), description="constants of a Triton kernel that are no parameters, with an expression each"
     )
     arguments: Annotated[tuple[str, ...], _Arguments(str, schema=TEXT)] = Field(
         description="what the kernel is called with, in order", examples=[["a", "b", "d", "m", "n", "k"]]
@@ -151,21 +198,29 @@ class SourceBlock(KernelBlock):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.shared_bytes) != 1:
-            raise ValueError("shared_bytes: write one expression")
+        for key in ("shared_bytes", "warps", "stages"):
+            if len(getattr(self, key)) > 1:
+                raise ValueError(f"{key}: write one expression")
         try:
             _ = self.definition
         except BadDefinition as error:
             raise ValueError(str(error)) from None
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys of Triton where they are left out, so that campaigns of before keep their digests."""
+        return {key: value for key, value in handler(self).items() if value or key not in _OF_TRITON}
+
     @cached_property
     def definition(self) -> Definition:
         """What is stored and sent to workers."""
+        usual = (DEFAULT_WARPS, DEFAULT_STAGES) if self.file.name.endswith(f".{Language.TRITON}") else ("", "")
+        warps, stages = ((*given, default)[0] for given, default in zip((self.warps, self.stages), usual, strict=True))
         return Definition(
             file=self.file.name, code=self.file.code, entry=self.entry, grid=self.grid, block=self.block,
             shared_bytes=self.shared_bytes[0], arguments=self.arguments, requires=self.requires,
-            parameters=tuple(name for name, _ in self.parameters),
+            parameters=tuple(name for name, _ in self.parameters), warps=warps, stages=stages, constants=self.constants,
         )  # fmt: skip
 
     @property

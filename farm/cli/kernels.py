@@ -28,7 +28,7 @@ from farm.cli.tables import Column, Table
 from farm.devices import traits_of_capability
 from farm.errors import BadInput, KernelsNotBuilt, NoSuchKernels, ServiceUnavailable
 from farm.formatting import lines_text, seconds_text
-from farm.kernels import Configuration
+from farm.kernels import Configuration, definition, own_triton
 from farm.kernels.binary import Binary, capability_of
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
@@ -227,13 +227,20 @@ def needed(campaign: Campaign, capabilities: list[tuple[int, int]]) -> tuple[lis
     return list(wanted), invalid
 
 
+def _described(binary: Binary) -> dict[str, Any]:
+    """A line of what `workers.compiling` reads."""
+    number = own_triton.definition_in(binary)
+    found = None if number is None else definition.known(number)
+    return binary.to_json() | ({} if found is None else {"definition": found.to_json()})
+
+
 def _built(name: str, wanted: list[Binary], folder: Path, slots: int) -> Iterator[dict[str, Any]]:
     """The result of each kernel when it is finished. Raises the reason why this host cannot build, and `ServiceUnavailable`."""
     with (
         tempfile.NamedTemporaryFile("w", prefix="gemm-farm-", suffix=".jsonl") as descriptions,
         counting(f"building for {name}", len(wanted)) as done,
     ):
-        descriptions.writelines(json.dumps(binary.to_json()) + "\n" for binary in wanted)
+        descriptions.writelines(json.dumps(_described(binary)) + "\n" for binary in wanted)
         descriptions.flush()
         command = python_program.program("workers.compiling", descriptions.name, str(folder), str(slots))
         environment = environment_for_children()

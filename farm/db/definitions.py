@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, text
 
 from farm.errors import BadDefinition
-from farm.kernels import Configuration, Kernel
+from farm.kernels import Configuration, Kernel, own_triton
+from farm.kernels.binary import Binary
 from farm.kernels.definition import Definition
 from farm.kernels.source import DEFINITION, SOURCE
 
@@ -60,6 +61,12 @@ def numbers_in(kernels: Iterable[Kernel]) -> set[int]:
     """The numbers of the definitions that kernels name."""
     found = (dict(kernel.parameters)[DEFINITION] for kernel in kernels if kernel.family == SOURCE.name)
     return {number for number in found if number}
+
+
+def of_binary(connection: Connection, binary: Binary) -> Definition | None:
+    """The stored definition whose code the binary is made from; None for the farm's own templates. Raises `BadDefinition`."""
+    number = own_triton.definition_in(binary)
+    return None if number is None else read(connection, [number]).get(number)
 
 
 def of_configurations(connection: Connection, configurations: Iterable[Configuration]) -> tuple[Definition, ...]:

@@ -23,7 +23,8 @@ class Template:
     """A source of a kernel family, and how it is compiled. Its name identifies it."""
 
     name: str
-    path: Path = field(compare=False)
+    # None: an own kernel, whose code is that of its definition (`farm.kernels.own_triton`).
+    path: Path | None = field(compare=False)
     options: tuple[str, ...] = field(compare=False)
     # What the source begins with, where several templates share it.
     head: Path | None = field(default=None, compare=False)
@@ -38,13 +39,13 @@ class Template:
 
 _FIRST_ARCHITECTURE = 75
 _ARCHITECTURE = re.compile(r"sm_(\d{2,3})[af]?")
-_NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"[\w:]+")
+_NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"-?[\w:]+")
 
 
 @cache
 def text_of(template: Template) -> str:
-    """The source."""
-    return (template.head.read_text() if template.head else "") + template.path.read_text()
+    """The source; empty for an own kernel."""
+    return "".join(path.read_text() for path in (template.head, template.path) if path is not None)
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:

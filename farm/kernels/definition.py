@@ -28,14 +28,17 @@ from farm.expressions.parser import Vocabulary
 from farm.expressions.python import compile_all, compile_numbers
 from farm.expressions.tree import BadExpression, Expression, Kind
 from farm.fusion import Fusion
-from farm.gemm import INPUT_TYPES, MAX_EXTENT, OUTPUT_TYPES, Layout, Problem
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, OUTPUT_TYPES, ElementType, Layout, Problem
+from farm.kernels import own_triton, triton_files
+from farm.kernels.binary import Binary
 from farm.kernels.family import OPEN_NAME
+from farm.kernels.triton_files import TritonFile
 from farm.scale import Scale
 
 MAX_CODE_BYTES = 2**20
 """Length of a source or binary."""
 
-MAX_PARAMETERS, MAX_ARGUMENTS, MAX_REQUIREMENTS = 16, 32, 32
+MAX_PARAMETERS, MAX_ARGUMENTS, MAX_REQUIREMENTS, MAX_CONSTANTS = 16, 32, 32, 32
 
 PARAMETER_VALUES = range(-(2**31), 2**31)
 """Values of a parameter, which becomes a macro or an int."""
@@ -56,8 +59,12 @@ _PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
 _PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_PROBLEM_WORDS)
 
 MATRICES, ADDED = ("a", "b", "c", "d"), ("scale_a", "scale_b", "bias")
-POINTERS, SCALARS, EXTENTS = (*MATRICES, *ADDED), ("alpha", "beta"), ("m", "n", "k", "batch")
-"""Arguments by kind: addresses, numbers of the accumulator's type, and whole numbers."""
+STRIDES = tuple(f"stride_{pair}" for pair in ("am", "ak", "bk", "bn", "cm", "cn", "dm", "dn"))
+POINTERS, SCALARS, EXTENTS = (*MATRICES, *ADDED), ("alpha", "beta"), ("m", "n", "k", "batch", *STRIDES)
+"""Arguments by kind: addresses, numbers of the accumulator's type, and whole numbers.
+
+`stride_ak` is the distance in elements from an element of A to the next one along k.
+"""
 
 WIDTHS: Mapping[str, int] = {"i32": 4, "i64": 8}
 """Bytes of a whole number as an argument; the first is the default."""
@@ -69,6 +76,7 @@ class Language(StrEnum):
     CUDA = "cu"
     PTX = "ptx"
     CUBIN = "cubin"
+    TRITON = "py"
 
 
 _DIRECTIVE = re.compile(
@@ -115,8 +123,23 @@ def why_bad_code(file: str, code: str) -> str | None:
             return f"{file} is no cubin: it does not begin as an ELF file"
     if len(content) > MAX_CODE_BYTES:
         return f"{file} is larger than {MAX_CODE_BYTES // 2**20} MiB"
-    why = why_not_compilable(code) if language == Language.CUDA else None
+    why = None
+    if language == Language.CUDA:
+        why = why_not_compilable(code)
+    elif language == Language.TRITON:
+        try:
+            triton_files.read(code)
+        except triton_files.NotAllowed as error:
+            why = str(error)
     return None if why is None else f"{file}: {why}"
+
+
+def extents_of(problem: Problem) -> dict[str, int]:
+    """The values of the arguments `EXTENTS`."""
+    s, layout = problem.shape, problem.layout
+    a = (1, s.m) if layout.a_transposed else (s.k, 1)
+    b = (1, s.k) if layout.b_transposed else (s.n, 1)
+    return dict(zip(EXTENTS, (s.m, s.n, s.k, problem.batch, *a, *b, s.n, 1, s.n, 1), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +162,20 @@ class Argument:
             what = f"a width is {' or '.join(WIDTHS)}" if name in numbers else f"{name} has no width; write {name}"
             raise ValueError(f"{text[:40]!r} is not an argument; {what}")
         return cls(name, WIDTHS[width] if colon else next(iter(WIDTHS.values())))
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is a number of the accumulator's type."""
+        return self.name in SCALARS
+
+    def element(self, problem: Problem) -> ElementType | None:
+        """What an address is of; None for a number."""
+        types = problem.types
+        if self.name not in POINTERS:
+            return None
+        factor = problem.factor_type
+        inputs = {"a": types.ab.of_a, "b": types.ab.of_b, "scale_a": factor, "scale_b": factor}
+        return inputs.get(self.name, types.cd)
 
     def __str__(self) -> str:
         numbers = self.name not in (*POINTERS, *SCALARS)
@@ -173,6 +210,12 @@ _MAX_GRID, _MAX_BLOCK = (2**31 - 1, 65_535, 65_535), (1024, 1024, 64)
 _MAX_THREADS = 1024
 """CUDA C++ Programming Guide, technical specifications: the same for every compute capability."""
 
+WARP = 32
+_MAX_WARPS, _MAX_STAGES = 32, 16
+
+FIRST_OF_TRITON = (8, 0)
+"""The first compute capability that Triton compiles for tensor cores."""
+
 
 def expression(written: object, parameters: Sequence[str], kind: Kind = "number") -> Expression:
     """A bound, or with `truth` a requirement. Raises `BadExpression`."""
@@ -187,6 +230,14 @@ def expression(written: object, parameters: Sequence[str], kind: Kind = "number"
         instead={},
     )
     return parser.parse(str(written), vocabulary, kind)
+
+
+def number_or_condition(written: object, parameters: Sequence[str]) -> Expression:
+    """A constant of Triton: a number, or a condition, which is 1 or 0. Raises `BadExpression`."""
+    try:
+        return expression(written, parameters)
+    except BadExpression:
+        return expression(written, parameters, "truth")
 
 
 _KNOWN: dict[int, WeakSet[Definition]] = {}
@@ -224,6 +275,10 @@ class Definition:
     arguments: tuple[str, ...]
     requires: tuple[str, ...]
     parameters: tuple[str, ...]  # their names, in order
+    # Of Triton alone, instead of a block and its shared memory: expressions, and constants with an expression each.
+    warps: str = ""
+    stages: str = ""
+    constants: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Raises `BadDefinition`."""
@@ -253,11 +308,22 @@ class Definition:
         """What the driver loads: of PTX with the zero byte that it needs. Not for CUDA C++."""
         return base64.b64decode(self.code) if self.language is Language.CUBIN else self.code.encode() + b"\0"
 
+    @cached_property
+    def triton(self) -> TritonFile:
+        """What the code is cut down to. For Triton alone."""
+        return triton_files.read(self.code)
+
+    @property
+    def is_triton(self) -> bool:
+        return self.language is Language.TRITON
+
     def _hashed(self) -> dict[str, Any]:
+        of_triton = {"warps": self.warps, "stages": self.stages, "constants": self.constants} if self.is_triton else {}
         return {
             **{"language": self.language.value, "code": self.code, "entry": self.entry, "grid": self.grid},
             **{"block": self.block, "shared_bytes": self.shared_bytes, "arguments": self.arguments},
             **{"requires": self.requires, "parameters": self.parameters},
+            **of_triton,
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -268,14 +334,16 @@ class Definition:
     def from_json(cls, found: Mapping[str, Any]) -> Definition:
         """The definition that `to_json` described, perhaps on another host. Raises `BadDefinition`."""
         try:
-            texts = {name: str(found[name]) for name in ("file", "code", "entry", "shared_bytes")}
-            lists = {
+            texts: dict[str, Any] = {name: str(found[name]) for name in ("file", "code", "entry", "shared_bytes")}
+            texts |= {name: str(found.get(name, "")) for name in ("warps", "stages")}
+            lists: dict[str, Any] = {
                 name: tuple(str(one) for one in found[name])
                 for name in ("grid", "block", "arguments", "requires", "parameters")
             }
-        except (KeyError, TypeError) as error:
+            lists["constants"] = tuple((str(name), str(text)) for name, text in found.get("constants", ()))
+        except (KeyError, TypeError, ValueError) as error:
             raise BadDefinition(key="definition", why=f"it cannot be read: {error!r}") from None
-        return cls(**texts, **lists)  # type: ignore[arg-type]
+        return cls(**texts, **lists)
 
     # --- checks -------------------------------------------------------------------------------------
 
@@ -291,7 +359,7 @@ class Definition:
             if not OPEN_NAME.fullmatch(name):
                 return f"{name[:40]!r} is not a parameter; use up to 32 upper-case letters, digits and _, as in BM"
         limits = (("parameters", self.parameters, MAX_PARAMETERS), ("arguments", self.arguments, MAX_ARGUMENTS),
-                  ("requires", self.requires, MAX_REQUIREMENTS))  # fmt: skip
+                  ("requires", self.requires, MAX_REQUIREMENTS), ("constants", self.constants, MAX_CONSTANTS))  # fmt: skip
         for key, values, limit in limits:
             if len(values) > limit:
                 return f"there are {len(values)} {key}; {limit} are the maximum"
@@ -299,16 +367,15 @@ class Definition:
 
     def _check_expressions(self) -> None:
         """Checks and reads the bounds, requirements and arguments. Raises `BadDefinition`."""
-        for key in ("grid", "block"):
-            if not 1 <= len(getattr(self, key)) <= 3:
-                raise BadDefinition(key=key, why="write one to three expressions, for x, y and z")
+        self._check_keys()
         key = ""
         try:
-            for key in ("grid", "block"):
-                for text in getattr(self, key):
+            for key in self._bounds_by_key:
+                for text in self._bounds_by_key[key]:
                     expression(text, self.parameters)
-            key = "shared_bytes"
-            expression(self.shared_bytes, self.parameters)
+            key = "constants"
+            for _, text in self.constants:
+                number_or_condition(text, self.parameters)
             key = "requires"
             for text in self.requires:
                 expression(text, self.parameters, "truth")
@@ -321,6 +388,50 @@ class Definition:
             raise BadDefinition(key="arguments", why=f"{twice} is there twice")
         if "d" not in named:
             raise BadDefinition(key="arguments", why="there is no d, which is what the kernel writes")
+        if self.is_triton:
+            self._check_signature(named)
+
+    def _check_keys(self) -> None:
+        """Whether the bounds are those of the language. Raises `BadDefinition`."""
+        for key in ("grid",) if self.is_triton else ("grid", "block"):
+            if not 1 <= len(getattr(self, key)) <= 3:
+                raise BadDefinition(key=key, why="write one to three expressions, for x, y and z")
+        of_triton = {"warps": self.warps, "stages": self.stages, "constants": self.constants}
+        given = {"block": self.block, "shared_bytes": self.shared_bytes != "0"} if self.is_triton else of_triton
+        extra = next((key for key, value in given.items() if value), None)
+        if extra is not None:
+            kind = "Triton knows it; use warps" if self.is_triton else f"it is for .{Language.TRITON} files alone"
+            raise BadDefinition(key=extra, why=f"{self.file} takes none: {kind}")
+
+    def _check_signature(self, given: Sequence[str]) -> None:
+        """Whether a Triton kernel takes these arguments and constants. Raises `BadDefinition`."""
+        taken = self.triton.functions.get(self.entry)
+        if taken is None:
+            others = ", ".join(self.triton.functions) or "none"
+            why = f"{self.file} has no function {self.entry} with the decorator triton.jit; it has {others}"
+            raise BadDefinition(key="entry", why=why)
+        names = [one.name for one in taken if not one.constant]
+        if len(names) != len(given):
+            why = f"{self.entry} takes {len(names)} ({', '.join(names)}) as well as its constants, and there are {len(given)}"
+            raise BadDefinition(key="arguments", why=why)
+        constants, known = dict(self.constants), {one.name for one in taken if one.constant}
+        if unknown := constants.keys() - known:
+            why = f"{self.entry} takes no constant {min(unknown)}; it takes {', '.join(sorted(known)) or 'none'}"
+            raise BadDefinition(key="constants", why=why)
+        missing = [
+            one.name
+            for one in taken
+            if one.constant and not one.optional and one.name not in (*constants, *self.parameters)
+        ]
+        if missing:
+            why = f"{self.entry} takes the constant {missing[0]}; name it in parameters, or give it an expression in constants"
+            raise BadDefinition(key="constants", why=why)
+
+    @property
+    def _bounds_by_key(self) -> dict[str, tuple[str, ...]]:
+        if self.is_triton:
+            return {"grid": self.grid, "warps": (self.warps,), "stages": (self.stages,)}
+        return {"grid": self.grid, "block": self.block, "shared_bytes": (self.shared_bytes,)}
 
     @cached_property
     def read_arguments(self) -> tuple[Argument, ...]:
@@ -335,7 +446,7 @@ class Definition:
 
     @cached_property
     def _bounds(self) -> Callable[..., tuple[float, ...]]:
-        texts = (*self.grid, *self.block, self.shared_bytes)
+        texts = [text for of_key in self._bounds_by_key.values() for text in of_key]
         return compile_numbers([expression(text, self.parameters) for text in texts], self._names)
 
     @property
@@ -347,19 +458,28 @@ class Definition:
         of_problem = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)
         return (*of_problem, *(parameters[name] for name in self.parameters))
 
-    def launch(self, problem: Problem, parameters: Mapping[str, int]) -> Launch:
-        """The bounds of a launch for that problem. Raises `BadLaunch`."""
-        texts = (*self.grid, *self.block, self.shared_bytes)
+    def values(self, problem: Problem, parameters: Mapping[str, int]) -> dict[str, int]:
+        """The values of arguments that are whole numbers."""
+        return {**extents_of(problem), **{name: parameters[name] for name in self.parameters}}
+
+    def _computed(self, problem: Problem, parameters: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+        """The bounds by key. Raises `BadLaunch`."""
         try:
-            found = self._bounds(*self._values(problem, parameters))
+            found = iter(self._bounds(*self._values(problem, parameters)))
         except ArithmeticError as error:
             raise BadLaunch(f"its launch bounds cannot be computed: {error}") from None
-        whole = []
-        for text, value in zip(texts, found, strict=True):
-            if not (isinstance(value, int) or value.is_integer()):
-                raise BadLaunch(f"its launch bound {text!r} is {value:g}, which is not a whole number")
-            whole.append(int(value))
-        grid, block, shared = whole[: len(self.grid)], whole[len(self.grid) : -1], whole[-1]
+        by_key = self._bounds_by_key
+        return {
+            key: tuple(_whole("launch bound", text, next(found)) for text in texts) for key, texts in by_key.items()
+        }
+
+    def launch(self, problem: Problem, parameters: Mapping[str, int]) -> Launch:
+        """The bounds of a launch for that problem. Of Triton, the compiler adds shared memory. Raises `BadLaunch`."""
+        found = self._computed(problem, parameters)
+        if self.is_triton:
+            self._check_options(*found["warps"], *found["stages"])
+            found |= {"block": (WARP * found["warps"][0],), "shared_bytes": (0,)}
+        grid, block, (shared,) = found["grid"], found["block"], found["shared_bytes"]
         for key, bounds, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
             for axis, bound, limit in zip("xyz", bounds, limits, strict=False):
                 if not 1 <= bound <= limit:
@@ -367,6 +487,55 @@ class Definition:
         if not 0 <= shared <= MAX_EXTENT:
             raise BadLaunch(f"its shared_bytes are {_shown(shared)}")
         return Launch(_three(grid), _three(block), shared)
+
+    # --- Triton -------------------------------------------------------------------------------------
+
+    def _check_options(self, warps: int, stages: int) -> None:
+        """Raises `BadLaunch`."""
+        if not (1 <= warps <= _MAX_WARPS and warps & (warps - 1) == 0):
+            raise BadLaunch(f"its warps are {_shown(warps)}, and Triton takes 1, 2, 4, 8, 16 or {_MAX_WARPS}")
+        if not 1 <= stages <= _MAX_STAGES:
+            raise BadLaunch(f"its stages are {_shown(stages)}; use 1 to {_MAX_STAGES}")
+
+    def options(self, problem: Problem, parameters: Mapping[str, int]) -> dict[str, int]:
+        """Triton's options of a compilation. Raises `BadLaunch`."""
+        found = self._computed(problem, parameters)
+        return {"num_warps": found["warps"][0], "num_stages": found["stages"][0]}
+
+    @cached_property
+    def _constants(self) -> Callable[..., tuple[float, ...]]:
+        return compile_numbers([number_or_condition(text, self.parameters) for _, text in self.constants], self._names)
+
+    def constants_of(self, problem: Problem, parameters: Mapping[str, int]) -> dict[str, int]:
+        """The constants of a compilation by Triton, but those that keep their default. Raises `BadLaunch`."""
+        try:
+            found = self._constants(*self._values(problem, parameters))
+        except ArithmeticError as error:
+            raise BadLaunch(f"its constants cannot be computed: {error}") from None
+        computed = {
+            name: _whole("constant", text, value) for (name, text), value in zip(self.constants, found, strict=True)
+        }
+        taken = [one.name for one in self.triton.functions[self.entry] if one.constant]
+        return {name: {**parameters, **computed}[name] for name in taken if name in (*self.parameters, *computed)}
+
+    def binary_for(self, problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary | None:
+        """What a builder must have compiled; None for what the card's own compiler or driver takes."""
+        if not self.is_triton or self._why_not_computed(problem) is not None:
+            return None
+        try:
+            return own_triton.binary_of(self, problem, parameters, arch)
+        except (BadLaunch, KeyError):
+            return None
+
+    def _why_not_compiled(self, problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> str | None:
+        """Why Triton cannot compile it for a problem that it computes. Raises `BadLaunch`."""
+        has = device.compute_capability
+        if has is not None and has < FIRST_OF_TRITON:
+            return "needs compute capability {}.{} for Triton, the device has {}.{}".format(*FIRST_OF_TRITON, *has)
+        self.constants_of(problem, parameters)
+        return own_triton.why_no_types(problem)
+
+    # --- rules --------------------------------------------------------------------------------------
 
     def why_invalid(self, problem: Problem, parameters: Mapping[str, int], device: DeviceTraits) -> str | None:
         """Why a device with these traits cannot run it for the problem; None if it can."""
@@ -384,8 +553,11 @@ class Definition:
                 return f"{self.file} requires {condition.text}, which cannot be computed: {error}"
         try:
             launch = self.launch(problem, parameters)
+            why = self._why_not_compiled(problem, parameters, device) if self.is_triton else None
         except BadLaunch as error:
             return f"{self.file} cannot be launched: {error}"
+        if why is not None:
+            return f"{self.file}: {why}"
         threads = device.max_threads_per_block or _MAX_THREADS
         if launch.threads > threads:
             return f"{self.file} needs {launch.threads:,} threads in a block, the device allows {threads:,}"
@@ -418,6 +590,13 @@ class Definition:
 
 def _shown(bound: int) -> str:
     return f"{bound:,}" if abs(bound) < 10**18 else f"a number of {bound.bit_length()} bits"
+
+
+def _whole(what: str, text: str, value: float) -> int:
+    """Raises `BadLaunch`."""
+    if not (isinstance(value, int) or value.is_integer()):
+        raise BadLaunch(f"its {what} {text!r} is {value:g}, which is not a whole number")
+    return int(value)
 
 
 def _three(bounds: Sequence[int]) -> tuple[int, int, int]:

@@ -59,8 +59,9 @@ class KernelFamily:
     worker: str | None
     parameters: tuple[Parameter, ...] = ()
     rules: tuple[Rule, ...] = ()
-    # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture.
-    binary: Callable[[Problem, Mapping[str, int], str], Binary] | None = None
+    # For a family whose kernels are built ahead of time: which binary a problem needs with parameters on an architecture. None for a
+    # kernel of the family that is not.
+    binary: Callable[[Problem, Mapping[str, int], str], Binary | None] | None = None
     # What such kernels are compiled from. Nothing else reaches a compiler.
     templates: tuple[Template, ...] = ()
     # FLOP/s with these parameters that nearly every device surpasses, for upper estimates of time; by default by kind.

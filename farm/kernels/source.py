@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from farm.devices import DeviceKind, DeviceTraits
 from farm.fusion import Fusion
 from farm.gemm import Problem
+from farm.kernels import own_triton
+from farm.kernels.binary import Binary
 from farm.kernels.definition import ID_BITS, PARAMETER_VALUES, known
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.scale import Scale
@@ -23,11 +25,17 @@ def _as_defined(problem: Problem, parameters: Mapping[str, int], device: DeviceT
     return None if definition is None else definition.why_invalid(problem, parameters, device)
 
 
+def _binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary | None:
+    """What a builder must have compiled. Where this process does not know the definition, the worker requests it."""
+    definition = known(parameters[DEFINITION])
+    return None if definition is None else definition.binary_for(problem, parameters, arch)
+
+
 SOURCE = KernelFamily(
     name="source",
     kind=DeviceKind.CUDA,
     worker="workers.kernels.source:SourceFamily",
-    meaning="your own kernel: CUDA C++, PTX or a cubin, checked by a referee",
+    meaning="your own kernel: CUDA C++, PTX, a cubin or Triton, checked by a referee",
     parameters=(
         Parameter(
             name=DEFINITION,
@@ -36,6 +44,8 @@ SOURCE = KernelFamily(
             meaning="the number of its definition, from the SHA-256 of its source and its launch",
         ),
     ),
+    binary=_binary_of,
+    templates=(own_triton.TEMPLATE,),
     block="farm.campaign.source_blocks:SourceBlock",
     open_values=PARAMETER_VALUES,
     untrusted=True,

@@ -14,26 +14,32 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.api import PREFIX
+from farm.builds.record import Built
 from farm.campaign import Campaign, load
 from farm.campaign.loading import texts_named
-from farm.db import batches, campaigns, definitions, jobs, tokens
+from farm.db import batches, campaigns, definitions, jobs, kernels, tokens
 from farm.db.states import FailureKind, Role
 from farm.devices import DeviceIdentity
 from farm.errors import BadDefinition, KernelRefused, UnknownDefinitions
-from farm.kernels import Configuration
+from farm.kernels import Configuration, own_triton
+from farm.kernels.binary import Binary
 from farm.kernels.definition import known
+from farm.kernels.toolchains import BUILT_WITH, TRITON
 from farm.measurement import Measurement
+from farm.settings import settings
 from support import open_card
 from support.batch_steps import form
 from support.commands import farm_here
 from support.fake_cuda import FakeCupy
-from support.own_kernels import CODE, ENTRY, OwnKernel, block_of, caches_by_all_inputs, defined, plain
+from support.kernel_builds import SIGNER, built_of, wanted
+from support.own_kernels import CODE, ENTRY, OwnKernel, block_of, caches_by_all_inputs, defined, in_triton, plain
 from support.quick import QUICK
 from support.samples import card, landed, row
 from support.scripted_device import Scripted
 from support.serving import served
 from support.virtual_time import VirtualTime
 from trainer.table import configurations, read_training_table
+from workers import building
 from workers.devices.cuda import CudaDevice
 from workers.runner import Runner
 
@@ -151,6 +157,38 @@ def test_workers_get_the_definition_with_their_batch(
     definition = known(number)
     assert definition is not None
     assert (definition.code, definition.file) == (CODE, "my_gemm.cu")
+
+
+def test_a_builder_compiles_a_triton_file_from_its_stored_definition(
+    engine: Engine, gpu: int, submit: Callable[[Campaign], campaigns.Stored], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:  # fmt: skip
+    blocks = [block_of(definition := in_triton(), BM=32, BN=16)]
+    number, document = definition.id, {"name": "own", "owner": "ann", "targets": "any", "kernels": blocks}
+    submit(Campaign.from_document(document | {"problems": {"shapes": ["64x64x64", "64x64x31"], "types": "f16"}}))
+    del definition
+    assert known(number) is None
+    first, _ = wanted(engine)
+    assert form(engine, kind="nvidia-test") is None
+    seen = list[int]()
+
+    class Compiler:
+        def compile(self, binary: Binary) -> Built:
+            held = known(own_triton.definition_in(binary) or 0)
+            assert held is not None
+            seen.append(held.id)
+            return built_of(binary)
+
+    toolchain = TRITON.text(BUILT_WITH)
+    for name, value in {"engine": engine, "compilers": {toolchain: Compiler()}, "_signer": SIGNER}.items():
+        monkeypatch.setattr(building, name, lambda value=value: value)
+    monkeypatch.setenv("FARM_KERNELS", str(tmp_path))
+    settings.cache_clear()
+    with engine.begin() as connection:
+        started = kernels.start(connection, first, [toolchain], builder="here")
+    assert started is not None
+    assert building._built(started).record.hash == started.hash
+    assert seen == [number]
+    assert known(number) is None
 
 
 def test_a_batch_of_other_kernels_reads_no_definitions(

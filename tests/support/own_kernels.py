@@ -29,10 +29,35 @@ def defined(**changes: Any) -> Definition:
     return Definition(**keys | changes)
 
 
+TRITON_CODE = f"""\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def {ENTRY}(a, b, d, m, n, k, stride_ak, alpha, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr):
+    rows = tl.program_id(1) * BM + tl.arange(0, BM)
+    x = tl.load(a + rows * k, mask=rows < m, other=0.0)
+    tl.store(d + rows * n, x, mask=rows < m)
+"""
+
+
+def in_triton(**changes: Any) -> Definition:
+    """A definition of a kernel in Triton, with changes. It computes nothing of use."""
+    keys: dict[str, Any] = {
+        "file": "my_gemm.py", "code": TRITON_CODE, "grid": ("ceil(n / BN)", "ceil(m / BM)", "batch"), "block": (), "shared_bytes": "0",
+        "arguments": ("a", "b", "d", "m", "n:i64", "k", "stride_ak", "alpha"), "warps": "4", "stages": "3",
+        "constants": (("EVEN", "k % 2 == 0"),),
+    }  # fmt: skip
+    return defined(**keys | changes)
+
+
 def block_of(definition: Definition, **parameters: Any) -> dict[str, Any]:
     """A block of kernels of a campaign file with that definition."""
     keys = {name: value for name, value in definition.to_json().items() if name not in ("file", "code", "parameters")}
     keys |= {name: list(value) for name, value in keys.items() if isinstance(value, tuple)}
+    if definition.is_triton:
+        keys["constants"] = dict(definition.constants)
     file = {"name": definition.file, "code": definition.code}
     return {"family": "source", "file": file, "parameters": parameters, **keys}
 

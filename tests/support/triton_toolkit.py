@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 
 def jit(function):
-    return SimpleNamespace(arg_names=list(inspect.signature(function).parameters))
+    return SimpleNamespace(fn=function, arg_names=list(inspect.signature(function).parameters))
 
 
 def compile(source, target, options):
@@ -46,7 +46,10 @@ class Kind:
         self.name = name
     def __str__(self):
         return self.name
-float32, float16, int32, constexpr = Kind("f32"), Kind("f16"), Kind("i32"), None
+float32, float16, int32, constexpr = Kind("f32"), Kind("f16"), Kind("i32"), Kind("constexpr")
+program_id = arange = load = store = Kind("function")
+core = __import__("os")
+__all__ = ["float32", "float16", "int32", "constexpr", "program_id", "arange", "load", "store"]
 """
 
 _COMPILER = """\

@@ -13,11 +13,12 @@ from farm.campaign import Campaign, load, loads
 from farm.campaign.loading import texts_named
 from farm.campaign.source_blocks import SourceBlock
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
-from farm.errors import BadDefinition, BadKernelParameter, CampaignFileError
-from farm.kernels import Configuration, Kernel
+from farm.errors import BadBinary, BadDefinition, BadKernelParameter, CampaignFileError
+from farm.kernels import Configuration, Kernel, own_triton
 from farm.kernels.definition import MAX_CODE_BYTES, Definition, Language, known, why_not_compilable
+from farm.kernels.families import binary_from_json
 from support.docs_scripts import docs_script
-from support.own_kernels import CODE, ENTRY, defined
+from support.own_kernels import CODE, ENTRY, TRITON_CODE, defined, in_triton
 
 HOPPER = traits_of_capability((9, 0))
 
@@ -114,7 +115,7 @@ def test_other_families_have_no_open_parameters() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"file": "my_gemm.txt"}, "file: 'my_gemm.txt' is no .cu, .ptx, .cubin file"),
+        ({"file": "my_gemm.txt"}, "file: 'my_gemm.txt' is no .cu, .ptx, .cubin, .py file"),
         ({"code": " "}, "file: my_gemm.cu is empty"),
         ({"code": CODE + "\0"}, "my_gemm.cu has a zero byte"),
         ({"code": CODE + "/" * MAX_CODE_BYTES}, "my_gemm.cu is larger than 1 MiB"),
@@ -135,7 +136,7 @@ def test_other_families_have_no_open_parameters() -> None:
         ({"arguments": ("d", "d")}, "arguments: d is there twice"),
         (
             {"arguments": ("d", "e")},
-            "there is no argument 'e'; use a, b, c, d, scale_a, scale_b, bias, alpha, beta, m, n, k, batch, BM, BN",
+            "there is no argument 'e'; use a, b, c, d, scale_a, scale_b, bias, alpha, beta, m, n, k, batch, stride_am, .*, BM, BN",
         ),
         ({"arguments": ("d", "a:i64")}, "a has no width"),
         ({"arguments": ("d", "m:i16")}, "a width is i32 or i64"),
@@ -167,6 +168,36 @@ def test_headers_of_cuda_are_allowed() -> None:
     )
     assert defined(code=code).id
     assert why_not_compilable("x\n#include <mma.h>\n#include 'y'") is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"entry": "other", "code": "def other(): pass"}, "entry: my_gemm.py has no function other with the decorator"),
+        ({"block": ("32",)}, "block: my_gemm.py takes none: Triton knows it; use warps"),
+        ({"shared_bytes": "8"}, "shared_bytes: my_gemm.py takes none"),
+        ({"warps": "WARPS"}, "warps: at character 1, there is no name WARPS"),
+        (
+            {"arguments": ("a", "d")},
+            r"arguments: my_gemm takes 8 \(a, b, d, m, n, k, .*\) as well as its constants, and there are 2",
+        ),
+        (
+            {"constants": ()},
+            "constants: my_gemm takes the constant EVEN; name it in parameters, or give it an expression",
+        ),
+        (
+            {"constants": (("EVEN", "1"), ("ODD", "0"))},
+            "constants: my_gemm takes no constant ODD; it takes BM, BN, EVEN",
+        ),
+        ({"constants": (("EVEN", "k %"),)}, "constants: 'k %' is not an expression"),
+        ({"code": "import triton\nimport triton.os\n"}, "file: my_gemm.py: line 2: 'import triton.os' is not allowed"),
+    ],
+)
+def test_bad_definitions_in_triton_are_refused_with_the_key(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadDefinition, match=why):
+        in_triton(**changes)
+    with pytest.raises(BadDefinition, match=r"warps: my_gemm.cu takes none: it is for .py files alone"):
+        defined(warps="4")
 
 
 # --- launching ----------------------------------------------------------------------------------------
@@ -232,6 +263,79 @@ def test_where_a_definition_is_not_known_the_worker_decides() -> None:
     assert Configuration.parse("source(definition=7) 64x64x64 f32").why_invalid(HOPPER) is None
 
 
+# --- Triton -------------------------------------------------------------------------------------------
+
+
+def binary(definition: Definition, problem: str, device: DeviceTraits = HOPPER) -> dict[str, str]:
+    made = line(definition, problem).binary(device)
+    assert made is not None
+    assert binary_from_json(json.loads(json.dumps(made.to_json()))) == made
+    return dict(made.definitions)
+
+
+def test_a_binary_is_compiled_for_what_integers_are_known_to_be() -> None:
+    definition = in_triton()
+    first = binary(definition, "64x48x32 f16 nn")
+    assert first["ARGUMENTS"] == "address_fp16:address_fp16:address_fp16:i32_16:i64_16:i32_16:i32_1:fp32"
+    assert binary(definition, "64x48x33 f16 nn")["ARGUMENTS"].endswith(":i32_16:i64_16:i32:i32_1:fp32")
+    assert binary(definition, "1x48x32 f32:f32:f32 tn")["ARGUMENTS"].split(":")[2:7] == [
+        "address_fp32",
+        "i32_1",
+        "i64_16",
+        "i32_16",
+        "i32_1",
+    ]
+    assert {name: value for name, value in first.items() if name.startswith(("CONSTANT_", "NUM_"))} == {
+        "CONSTANT_BM": "32", "CONSTANT_BN": "16", "CONSTANT_EVEN": "1", "NUM_WARPS": "4", "NUM_STAGES": "3",
+    }  # fmt: skip
+    assert binary(definition, "64x48x31 f16")["CONSTANT_EVEN"] == "0"
+    assert binary(definition, "128x48x32 f16 nn") == first
+    assert binary(definition, "64x48x32 f16 tn") != first
+    assert binary(in_triton(code=f"{TRITON_CODE}# other\n"), "64x48x32 f16")["CODE"] != first["CODE"]
+
+
+def test_only_kernels_in_triton_are_built() -> None:
+    definition = defined()
+    assert line(definition).binary(HOPPER) is None
+    assert Configuration.parse("source(definition=7) 64x64x64 f16").binary(HOPPER) is None
+
+
+def test_what_a_compilation_is_given() -> None:
+    definition = in_triton()
+    made = line(definition, "64x48x33 f16 nn").binary(HOPPER)
+    assert made is not None
+    text, given = own_triton.compilation(made, definition)
+    assert text == definition.triton.text
+    assert given["signature"] == {
+        "a": "*fp16", "b": "*fp16", "d": "*fp16", "m": "i32", "n": "i64", "k": "i32", "alpha": "fp32"
+    }  # fmt: skip
+    assert given["constants"] == {"stride_ak": 1, "BM": 32, "BN": 16, "EVEN": 0}
+    assert given["multiples"] == ["a", "b", "d", "m", "n"]
+    assert [one.name for one in own_triton.launched(definition, line(definition, "64x48x33 f16").problem, {"BM": 32, "BN": 16})] == [
+        "a", "b", "d", "m", "n", "k", "alpha"
+    ]  # fmt: skip
+    for wrong in (None, in_triton(code=f"{TRITON_CODE}# other\n")):
+        with pytest.raises(BadBinary, match=r"has no definition|not of the definition"):
+            own_triton.compilation(made, wrong)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "why"),
+    [
+        ({"warps": "3"}, HOPPER, "its warps are 3, and Triton takes 1, 2, 4, 8, 16 or 32"),
+        ({"stages": "0"}, HOPPER, "its stages are 0; use 1 to 16"),
+        ({"constants": (("EVEN", "k / 7"),)}, HOPPER, "its constant 'k / 7' is 4.57143, which is not a whole number"),
+        ({}, traits_of_capability((7, 5)), "needs compute capability 8.0 for Triton, the device has 7.5"),
+    ],
+)
+def test_what_triton_cannot_compile_is_invalid_with_the_reason(
+    changes: dict[str, Any], device: DeviceTraits, why: str
+) -> None:
+    definition = in_triton(**changes)
+    assert why in (line(definition, "64x48x32 f16").why_invalid(device) or "")
+    assert line(in_triton(), "64x48x32 f16").why_invalid(HOPPER) is None
+
+
 # --- campaign files -----------------------------------------------------------------------------------
 
 
@@ -259,6 +363,20 @@ def test_spaces_in_expressions_make_no_other_kernel(folder: Path) -> None:
     assert load(written(folder, spaced), limit=100).digest == first.digest
 
 
+def test_a_triton_file_is_read_with_its_constants(folder: Path) -> None:
+    (folder / "my_gemm.py").write_text(TRITON_CODE)
+    text = CAMPAIGN.replace("my_gemm.cu", "my_gemm.py").replace(
+        "  block: [BM * BN / 4]\n  shared_bytes: 4 * (BM + BN) * 8\n", ""
+    )
+    text = text.replace("[a, b, c, d, m, n, k, batch, alpha, beta]", "[a, b, d, m, 'n:i64', k, stride_ak, alpha]")
+    campaign = load(written(folder, f"{text}  constants: {{EVEN: k % 2 == 0}}\n"), limit=100)
+    (definition,) = campaign.definitions.values()
+    assert definition.id == in_triton().id
+    assert Campaign.from_document(json.loads(json.dumps(campaign.document))).digest == campaign.digest
+    with pytest.raises(CampaignFileError, match="constants: EVEN: at character 1, there is no name kk"):
+        load(written(folder, f"{text}  constants: {{EVEN: kk == 0}}\n"), limit=100)
+
+
 def test_a_cubin_is_read_as_base64(folder: Path) -> None:
     (folder / "my.cubin").write_bytes(b"\x7fELF\0\xff")
     (definition,) = load(written(folder, CAMPAIGN.replace("my_gemm.cu", "my.cubin")), limit=100).definitions.values()
@@ -269,7 +387,11 @@ def test_a_cubin_is_read_as_base64(folder: Path) -> None:
     ("old", "new", "says"),
     [
         ("file: my_gemm.cu", "file: missing.cu", "7: kernels[0].file: there is no file "),
-        ("file: my_gemm.cu", "file: my_gemm.py", "7: kernels[0].file: 'my_gemm.py' is none of .cu, .ptx, .cubin"),
+        (
+            "file: my_gemm.cu",
+            "file: my_gemm.cpp",
+            "7: kernels[0].file: 'my_gemm.cpp' is none of .cu, .ptx, .cubin, .py",
+        ),
         (f"entry: {ENTRY}", "entry: other", "6: kernels[0]: entry: my_gemm.cu has no other"),
         (f"  entry: {ENTRY}\n", "", "6: kernels[0].entry: it is missing; write for example entry: my_gemm"),
         ("ceil(m / BM)", "ceil(m / BX)", "9: kernels[0].grid[1]: at character 10, there is no name BX"),

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from farm.builds import installed_toolchains, versions_of
+from farm.campaign import load
 from farm.devices import traits_of_capability
-from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile, WrongCompiler
+from farm.errors import BadBinary, BuildFailed, CompilerMissing, DoesNotCompile, WrongCompiler
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
+from farm.kernels.definition import Definition
 from farm.kernels.toolchains import BUILT_WITH, TRITON
 from farm.services.doctor import machine
 from farm.settings import Settings
+from support.own_kernels import TRITON_CODE, in_triton
 from support.triton_toolkit import TritonToolkit
 from workers.kernels.toolchains import compiler_of
 from workers.kernels.toolchains.triton import Triton
 from workers.kernels.toolchains.triton_program import params_bytes
+
+ROOT = Path(__file__).parents[2]
 
 
 def binary(text: str = "triton() 512 f16 nt", capability: tuple[int, int] = (9, 0)) -> Binary:
@@ -147,6 +156,57 @@ def test_parameters_lie_at_multiples_of_their_size() -> None:
     assert params_bytes(f".visible .entry gemm(\n{pointer},\n{number},\n{pointer}\n)\n{{ .param .u64 x; }}") == 24
 
 
+# --- own kernels -------------------------------------------------------------------------------------
+
+
+def own(definition: Definition, problem: str = "64x48x32 f16", parameters: str = "BM=32,BN=16") -> Binary:
+    return binary(f"source(definition={definition.id},{parameters}) {problem}")
+
+
+def test_an_own_kernel_is_compiled_from_what_its_file_is_cut_down_to(
+    toolkit: TritonToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FARM_DATABASE_URL", "postgresql://farm:secret@here/farm")
+    definition = in_triton(code=f"import os\n{TRITON_CODE}\nraise RuntimeError('this ran')\n")
+    record = Triton.find().compile(made := own(definition)).record
+    assert (record.hash, record.template) == (made.hash(BUILT_WITH), "source/triton")
+    (compiled,) = toolkit.compiled()
+    assert compiled == "90 -DBM=32 -DBN=16 -DEVEN=1 -Dstride_ak=1"
+    assert "FARM_DATABASE_URL" not in toolkit.environment()
+    assert record.binary == made
+
+
+def test_the_binary_of_a_definition_that_nobody_holds_is_not_compiled(toolkit: TritonToolkit) -> None:
+    definition = in_triton()
+    made = own(definition)
+    del definition
+    with pytest.raises(BadBinary, match="the farm has no definition"):
+        Triton.find().compile(made)
+    assert toolkit.compiled() == []
+
+
+def test_what_triton_does_not_list_as_public_is_not_called(toolkit: TritonToolkit) -> None:
+    definition = in_triton(code=TRITON_CODE.replace("tl.arange(0, BM)", "tl.secret(0, BM)"))
+    with pytest.raises(DoesNotCompile, match=r"triton.language has no public secret"):
+        Triton.find().compile(own(definition))
+    assert toolkit.compiled() == []
+
+
+def test_the_process_that_reads_an_own_kernel_is_confined() -> None:
+    code = (
+        "import json, resource, pathlib; from workers.kernels.toolchains.triton_program import confine; confine();"
+        "lines = pathlib.Path('/proc/net/dev').read_text().splitlines()[2:]; pathlib.Path('made').touch();"
+        "print(json.dumps([resource.getrlimit(resource.RLIMIT_FSIZE)[0], [line.split(':')[0].strip() for line in lines]]))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    size, interfaces = json.loads(done.stdout)
+    assert size == 2**28
+    if subprocess.run(["unshare", "-Un", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets no process give up the network")
+    assert interfaces == ["lo"]
+
+
 # --- with Triton itself ------------------------------------------------------------------------------
 
 
@@ -192,3 +252,32 @@ def test_every_part_of_the_template_compiles(real: Triton, text: str) -> None:
 def test_what_does_not_compile_is_the_kernels_fault(real: Triton) -> None:
     with pytest.raises(DoesNotCompile, match="fp8e4nv not supported"):
         real.compile(binary("triton() 512 f8e4m3 nt", (8, 0)))
+
+
+def test_an_own_kernel_compiles(real: Triton) -> None:
+    """The example, whose shared memory is three stages of two tiles on Hopper."""
+    campaign = load(ROOT / "examples" / "campaigns" / "own-kernel-triton.yaml", limit=1000)
+    ((number, definition),) = campaign.definitions.items()
+    parameters = f"definition={number},BLOCK_M=64,BLOCK_N=128,BLOCK_K=32,GROUP_M=8,STAGES=3"
+    record = real.compile(own(definition, "1024 bf16 nt", parameters)).record
+    assert record.shared_bytes == 3 * (64 + 128) * 32 * 2
+    assert record.threads == 4 * 32
+    assert record.spill_bytes == 0
+    assert 32 <= record.registers <= 255
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("x = tl.load(a + nowhere)", "line 10: .*nowhere is not defined"),
+        ("x = helper(rows)", "line 17: .*other is not defined"),
+        ("x = tl.dot(a, b)", "line 10: input and other must have equal ranks"),
+        ("x = tl.no_such(a)", "triton.language has no public no_such"),
+        ("tl.static_assert(BM > 64)", "line 10: CompileTimeAssertionFailure"),
+    ],
+)
+def test_an_own_kernel_that_does_not_compile_says_where(real: Triton, line: str, why: str) -> None:
+    code = TRITON_CODE.replace("    x = tl.load(a + rows * k, mask=rows < m, other=0.0)\n", f"\n    {line}\n")
+    definition = in_triton(code=f"# A comment.\n{code}\n\n@triton.jit\ndef helper(x):\n\n    return x + other\n")
+    with pytest.raises(DoesNotCompile, match=why):
+        real.compile(own(definition))

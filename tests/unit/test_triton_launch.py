@@ -23,8 +23,10 @@ from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from farm.settings import Settings
 from support.fake_cuda import FakeCupy, FakePynvml, at_address
+from support.own_kernels import ENTRY, TRITON_CODE, in_triton
 from support.quick import assert_wide_product
 from support.triton_toolkit import TritonToolkit
+from support.virtual_time import VirtualTime
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
@@ -173,3 +175,42 @@ def test_a_wrong_kernel_gives_no_row(device: CudaDevice, cupy: FakeCupy) -> None
     cupy.gemm = lambda a, b: (a @ b)[:-1]
     with pytest.raises(ElementNotWritten):
         device.measure(Configuration.parse("triton() 96x80x64 f32"), QUICK)
+
+
+# --- own kernels -------------------------------------------------------------------------------------
+
+
+def test_an_own_kernel_gets_its_arguments_but_for_those_that_are_compiled_in(
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime
+) -> None:
+    launches = list[Any]()
+
+    def kernel(grid: Any, block: Any, shared: int, a: int, b: int, d: int, *rest: Any) -> None:
+        m, n, k, alpha, *scratch = rest
+        launches.append((grid, block, shared, tuple(scratch), [type(one) for one in rest[:4]]))
+        left, right = at_address(a, m * k, np.float32).reshape(m, k), at_address(b, k * n, np.float32).reshape(k, n)
+        at_address(d, m * n, np.float32).reshape(m, n)[:] = alpha * (left @ right)
+        virtual_time.sleep(1e-3)
+
+    cupy.own[ENTRY] = kernel
+    definition = in_triton(arguments=("a", "b", "d", "m", "n", "k", "stride_ak", "alpha"))
+    asked = Configuration.parse(f"source(definition={definition.id},BM=32,BN=16) 64x48x32 f32 nn alpha=1.5")
+    row = device.measure(asked, QUICK)
+    binary = asked.binary(device.identity.traits)
+    assert binary is not None
+    assert row.kernel_hash == binary.hash(BUILT_WITH)
+    # Two pointers to scratch memory follow, as Triton's kernels take them.
+    numbers = [np.int32, np.int32, np.int32, np.float32]
+    assert launches[0] == ((3, 2, 1), (128, 1, 1), 98304, (0, 0), numbers)
+    assert {
+        "triton": "3.9.0",
+        "source_file": "my_gemm.py",
+        "dynamic_shared_bytes": 98304,
+    }.items() <= row.details.items()
+    assert row.details["referee_verified"] > 9
+
+
+def test_an_own_kernel_that_does_not_compile_is_invalid_with_the_reason(device: CudaDevice) -> None:
+    definition = in_triton(code=TRITON_CODE.replace("tl.arange", "tl.secret"))
+    with pytest.raises(InvalidOnDevice, match=r"does not compile: .*triton.language has no public secret"):
+        device.measure(Configuration.parse(f"source(definition={definition.id},BM=32,BN=16) 64x48x32 f32"), QUICK)

@@ -1,4 +1,4 @@
-"""The family `source` on a card: kernels of users, compiled by NVRTC or loaded by the driver.
+"""The family `source` on a card: kernels of users, compiled by NVRTC, loaded by the driver, or built by Triton ahead of time.
 
 Only device code is accepted. Nothing is linked, so a kernel cannot launch others. It runs in the process that owns the card, which the
 worker replaces when it hangs or faults. What the kernel computes is the referee's to check (`workers.devices.cuda_referee`).
@@ -11,17 +11,31 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from farm.builds.record import Record
 from farm.errors import InvalidOnDevice, MeasurementFailed
-from farm.kernels import Configuration
-from farm.kernels.definition import ADDED, EXTENTS, MATRICES, POINTERS, SCALARS, Definition, Language, Launch, known
+from farm.kernels import Configuration, own_triton
+from farm.kernels.definition import (
+    ADDED,
+    EXTENTS,
+    MATRICES,
+    POINTERS,
+    SCALARS,
+    Argument,
+    Definition,
+    Language,
+    Launch,
+    extents_of,
+    known,
+)
 from farm.kernels.source import DEFINITION
 from workers.devices.cuda_errors import cuda_name
 from workers.kernels.base import BoundKernel, CardContext, Placement
+from workers.kernels.cubins import loaded_module
 from workers.kernels.once import Once
 from workers.kernels.residency import residency
 from workers.kernels.toolchains.nvcc import cuda_headers
@@ -43,6 +57,8 @@ _ERROR_OF_COMPILER = re.compile(r"\((?P<line>\d+)\): (?:catastrophic )?error(?: 
 MAX_MESSAGE = 300
 
 _MAX_PARAMETERS = 64
+
+_POINTER_BYTES = 8
 
 _INVALID_VALUE = 1
 """CUDA_ERROR_INVALID_VALUE, which ends the list of parameters."""
@@ -98,38 +114,57 @@ class SourceKernel:
         return hashlib.sha256("\0".join((str(self.definition.id), *self.options)).encode()).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A kernel on the card."""
+
+    function: Any
+    hash: str
+    record: Record | None = None  # of one that was built ahead of time
+
+
 class SourceFamily:
     """The family on one card. CuPy compiles a kernel once for each process, and by its cache once for each host."""
 
     def __init__(self, card: CardContext) -> None:
         self._card = card
-        self._functions = Once[Any, Any]()
+        self._functions = Once[Any, _Loaded]()
 
     def prepare(self, configuration: Configuration) -> None:
-        self._function(SourceKernel.of(configuration))
+        self._loaded(configuration, SourceKernel.of(configuration))
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
         kernel = SourceKernel.of(configuration)
-        return _BoundSource(self._card, kernel, self._function(kernel), configuration, placement)
+        return _BoundSource(self._card, kernel, self._loaded(configuration, kernel), configuration, placement)
 
     def close(self) -> None:
         self._functions.clear()
 
-    def _function(self, kernel: SourceKernel) -> Any:
-        def made() -> Any:
-            definition, cp = kernel.definition, self._card.cp
-            with _as_invalid(definition, self._card.traits.compute_capability):
-                if definition.language is Language.CUDA:
-                    # CuPy finds headers of CUDA, but in some installations not those in crt/, which mma.h includes.
-                    headers = cuda_headers()
-                    options = kernel.options if headers is None else (*kernel.options, f"-I{headers}")
-                    raw = cp.RawModule(code=definition.code, options=options).get_function(definition.entry)
-                    return raw.kernel
-                module = cp.cuda.function.Module()
-                module.load(definition.binary)
-                return module.get_function(definition.entry)
+    def _loaded(self, configuration: Configuration, kernel: SourceKernel) -> _Loaded:
+        if not kernel.definition.is_triton:
+            return self._functions.get(kernel.key, lambda: _Loaded(self._compiled(kernel), kernel.hash))
+        binary = self._card.binary(configuration)
 
-        return self._functions.get(kernel.key, made)
+        def fetched() -> _Loaded:
+            built = self._card.kernels.get(binary)
+            with _as_invalid(kernel.definition, self._card.traits.compute_capability):
+                function = loaded_module(self._card.cp, built).get_function(kernel.definition.entry)
+            return _Loaded(function, built.record.hash, built.record)
+
+        return self._functions.get(binary, fetched)
+
+    def _compiled(self, kernel: SourceKernel) -> Any:
+        definition, cp = kernel.definition, self._card.cp
+        with _as_invalid(definition, self._card.traits.compute_capability):
+            if definition.language is Language.CUDA:
+                # CuPy finds headers of CUDA, but in some installations not those in crt/, which mma.h includes.
+                headers = cuda_headers()
+                options = kernel.options if headers is None else (*kernel.options, f"-I{headers}")
+                raw = cp.RawModule(code=definition.code, options=options).get_function(definition.entry)
+                return raw.kernel
+            module = cp.cuda.function.Module()
+            module.load(definition.binary)
+            return module.get_function(definition.entry)
 
 
 @contextmanager
@@ -168,14 +203,24 @@ class _BoundSource:
     deterministic = False
 
     def __init__(
-        self, card: CardContext, kernel: SourceKernel, function: Any, configuration: Configuration, placement: Placement
+        self,
+        card: CardContext,
+        kernel: SourceKernel,
+        loaded: _Loaded,
+        configuration: Configuration,
+        placement: Placement,
     ) -> None:
         self._card = card
         self._kernel = kernel
-        self._function = function
-        self.hash = kernel.hash
+        self._record = loaded.record
+        self._function = function = loaded.function
+        self.hash = loaded.hash
         problem, definition = configuration.problem, kernel.definition
         self._bounds: Launch = definition.launch(problem, dict(kernel.parameters))
+        self._given: Sequence[Argument] = definition.read_arguments
+        if loaded.record is not None:
+            self._bounds = replace(self._bounds, shared_bytes=loaded.record.shared_bytes)
+            self._given = own_triton.launched(definition, problem, dict(kernel.parameters))
         self._attributes = {
             name: int(card.cp.cuda.driver.funcGetAttribute(number, function.ptr))
             for name, number in (
@@ -197,12 +242,22 @@ class _BoundSource:
             )
             for index in range(placement.sets)
         ]
+        if loaded.record is not None:
+            self._add_scratch(loaded.record)
         self._check_arguments()
+
+    def _add_scratch(self, record: Record) -> None:
+        """Adds the pointers to scratch memory that newer versions of Triton add, and that no kernel uses that is built here."""
+        end = 0
+        for size in self._sizes:
+            end = -(-end // size) * size + size
+        count = max(0, record.params_bytes - -(-end // _POINTER_BYTES) * _POINTER_BYTES) // _POINTER_BYTES
+        self._arguments = [(*arguments, *(0,) * count) for arguments in self._arguments]
 
     def _values(self, configuration: Configuration) -> dict[str, Any]:
         """Arguments that are not addresses, by name. Python integers, as of addresses, reach a kernel as 64 bits."""
         p = configuration.problem
-        numbers = {"m": p.shape.m, "n": p.shape.n, "k": p.shape.k, "batch": p.batch, **dict(self._kernel.parameters)}
+        numbers = {**extents_of(p), **dict(self._kernel.parameters)}
         scalar = STORAGE[p.types.acc]
         found: dict[str, Any] = {"alpha": scalar(p.alpha), "beta": scalar(p.beta)}
         for argument in self._kernel.definition.read_arguments:
@@ -211,7 +266,12 @@ class _BoundSource:
         return found
 
     def _ordered(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(values[argument.name] for argument in self._kernel.definition.read_arguments)
+        return tuple(values[argument.name] for argument in self._given)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Bytes of each argument."""
+        return [_POINTER_BYTES if isinstance(value, int) else int(value.nbytes) for value in self._arguments[0]]
 
     def _check_it_fits(self) -> None:
         file, allowed = self._kernel.definition.file, self._attributes["max_threads"]
@@ -226,7 +286,7 @@ class _BoundSource:
     def _check_arguments(self) -> None:
         """Raises `InvalidOnDevice` where the kernel takes others: it would read what was not given."""
         taken = parameter_sizes(self._function.ptr)
-        given = [8 if isinstance(value, int) else int(value.nbytes) for value in self._arguments[0]]
+        given = self._sizes
         if taken is not None and taken != given:
             entry = self._kernel.definition.entry
             raise InvalidOnDevice(
@@ -243,6 +303,7 @@ class _BoundSource:
         bounds = self._bounds
         return {
             "source_file": self._kernel.definition.file,
+            **({} if self._record is None else self._record.details),
             **{name: value for name, value in self._attributes.items() if name != "max_threads"},
             "dynamic_shared_bytes": bounds.shared_bytes,
             **residency(

@@ -97,8 +97,9 @@ def built(
     shared_bytes: int,
     threads: int,
     ptxas: str,
+    entry: str = ENTRY,
 ) -> Built:
-    """The code with its record. `ptxas` is what `ptxas -v` printed."""
+    """The code with its record. `ptxas` is what `ptxas -v` printed, and `entry` the name of the kernel."""
     facts = {
         "hash": binary.hash(versions),
         "template": binary.template.name,
@@ -112,7 +113,7 @@ def built(
         "params_bytes": params_bytes,
         "shared_bytes": shared_bytes,
         "threads": threads,
-        **resources(ptxas, ENTRY),
+        **resources(ptxas, entry),
     }
     return Built(code, Record.model_validate(facts))
 

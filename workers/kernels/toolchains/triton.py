@@ -1,4 +1,8 @@
-"""Triton: compiling a kernel without a GPU, in a process of its own, and reading what it says of it."""
+"""Triton: compiling a kernel without a GPU, in a process of its own, and reading what it says of it.
+
+An own kernel is code of a user. `farm.kernels.triton_files` decides what of it gets here. The process that reads it has no
+variables of the builder, no network where the system allows that, and limits of time, memory and files.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,20 @@ from typing import Any, Self
 from farm.builds.record import Built
 from farm.errors import BuildFailed, CompilerMissing, DoesNotCompile
 from farm.gemm import ElementTypes, Problem, Shape
-from farm.kernels import Kernel
+from farm.kernels import Kernel, own_triton
 from farm.kernels.binary import Binary, capability_of, text_of
+from farm.kernels.definition import known
 from farm.kernels.toolchains import TRITON, Versions
 from farm.kernels.triton.binaries import binary_of
 from workers.kernels.toolchains import triton_program
-from workers.kernels.toolchains.compilation import KILLED, TEMPORARY, TIME_LIMIT_SECONDS, built, cut, run
+from workers.kernels.toolchains.compilation import ENTRY, KILLED, TEMPORARY, TIME_LIMIT_SECONDS, built, cut, run
 
 _SOURCE, _PROGRAM = "gemm_triton.py", Path(triton_program.__file__)
 
 _PTXAS_KILLED = re.compile(r"error code -\d+|SIGSEGV")
 
-# What Triton reads from these would change a kernel, whose name says nothing of it.
-_FOREIGN = ("TRITON_", "MLIR_", "LLVM_", "PTXAS_")
+_VARIABLES = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
+"""Variables that a compilation keeps. Those of Triton would change a kernel without changing its name, and others have secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +61,10 @@ class Triton:
         """Raises `DoesNotCompile` where trying again is no use, and `BuildFailed` where it may be."""
         with tempfile.TemporaryDirectory(prefix=TEMPORARY) as name:
             folder = Path(name)
-            (folder / _SOURCE).write_text(text_of(binary.template))
+            text, entry, given = _to_compile(binary)
+            (folder / _SOURCE).write_text(text, encoding="utf-8")
             began = time.monotonic()
-            printed = self._run(binary, folder, time_limit)
+            printed = self._run(binary, folder, given, time_limit)
             seconds = time.monotonic() - began
             try:
                 code = (folder / "gemm.cubin").read_bytes()
@@ -67,9 +73,9 @@ class Triton:
                 raise BuildFailed(binary=binary, why=f"what Triton wrote cannot be read: {error}") from None
         if facts.pop("scratch_bytes"):
             raise DoesNotCompile(binary=binary, why="it needs scratch memory, which a launch does not give it")
-        return built(binary, self.versions, code, seconds=seconds, ptxas=printed, **facts)
+        return built(binary, self.versions, code, seconds=seconds, ptxas=printed, entry=entry, **facts)
 
-    def _run(self, binary: Binary, folder: Path, time_limit: float) -> str:
+    def _run(self, binary: Binary, folder: Path, given: dict[str, Any], time_limit: float) -> str:
         """Compiles inside the folder, and returns what ptxas printed."""
         major, minor = capability_of(binary.arch)
         command = [sys.executable, "-P", str(_PROGRAM), _SOURCE, str(10 * major + minor)]
@@ -78,10 +84,11 @@ class Triton:
             command,
             folder,
             time_limit=time_limit,
-            given=json.dumps(dict(binary.definitions)),
+            given=json.dumps(given),
             # Without lines of the source, whose folder is another one each time.
             variables={
-                **{name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)},
+                **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+                "HOME": str(folder),
                 "TRITON_HOME": str(folder),
                 "TRITON_CACHE_DIR": str(folder / "cache"),
                 "TRITON_DUMP_PTXAS_LOG": "1",
@@ -94,6 +101,15 @@ class Triton:
         if status != triton_program.DOES_NOT_COMPILE or KILLED.search(printed) or _PTXAS_KILLED.search(printed):
             raise BuildFailed(binary=binary, why=f"Triton ended with {status}: {line}")
         raise DoesNotCompile(binary=binary, why=line)
+
+
+def _to_compile(binary: Binary) -> tuple[str, str, dict[str, Any]]:
+    """The source, the name of the kernel in it, and what the process is given. Raises `BadBinary`."""
+    number = own_triton.definition_in(binary)
+    if number is None:
+        return text_of(binary.template), ENTRY, {"template": dict(binary.definitions)}
+    text, given = own_triton.compilation(binary, known(number))
+    return text, given["entry"], {"own": given}
 
 
 def _small() -> Binary:
