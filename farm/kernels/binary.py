@@ -26,8 +26,9 @@ class Template:
     # None: an own kernel, whose code is that of its definition (`farm.kernels.own_triton`).
     path: Path | None = field(compare=False)
     options: tuple[str, ...] = field(compare=False)
-    # What the source begins with, where several templates share it.
+    # What the source begins and ends with, where several templates share it.
     head: Path | None = field(default=None, compare=False)
+    tail: Path | None = field(default=None, compare=False)
     toolchain: Toolchain = field(default=NVCC, compare=False)
     # A shared library for the host with the kernel in it, and not a cubin.
     library: bool = field(default=False, compare=False)
@@ -45,7 +46,8 @@ _NAME, _VALUE = re.compile(r"[A-Z][A-Z0-9_]*"), re.compile(r"-?[\w:]+")
 @cache
 def text_of(template: Template) -> str:
     """The source; empty for an own kernel."""
-    return "".join(path.read_text() for path in (template.head, template.path) if path is not None)
+    parts = (template.head, template.path, template.tail)
+    return "".join(part.read_text() for part in parts if part is not None)
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:

@@ -306,14 +306,52 @@ class FakeCupy(ModuleType):
 
     def _launched_packed(self, packed: int) -> int:
         """A launch by the library of a `Toolkit`, which hands over what it packed: 32-bit elements, in its layouts."""
-        m, n, k, a, b, c, d, alpha, beta, *_, a_transposed, b_transposed, workspace = struct.unpack(
-            "<3q4Q2d4q2qQ", ctypes.string_at(packed, 128)
+        a_transposed, b_transposed, swap, scale, workspace, activation, m, n, k, a, b, c, d, alpha, beta, *_ = (
+            struct.unpack("<4qQ48s3q4Q2d4q", ctypes.string_at(packed, 192))
         )
-        kernel = FakeKernel(self, "", {"A_TRANSPOSED": str(a_transposed), "B_TRANSPOSED": str(b_transposed)})
+        kinds = scale >= 0  # of gemm3x_kinds.cu
+        batch, a_factors, b_factors, bias, groups, table = (
+            struct.unpack("<q3QqQ", ctypes.string_at(packed + 192, 48)) if kinds else (1, 0, 0, 0, 0, 0)
+        )
+        scale, name = max(0, scale), activation.split(b"\0")[0].decode().rpartition("::")[2] or "Identity"
+        kernel = FakeKernel(
+            self,
+            "",
+            {
+                "A_TRANSPOSED": str(a_transposed),
+                "B_TRANSPOSED": str(b_transposed),
+                "ACTIVATION": name,
+            },
+        )
+        left = np.s_[:, None] if scale == 2 else np.s_[:]
+
+        def product(number: int, rows: int, a: int, b: int, c: int, d: int, a_factors: int, b_factors: int) -> None:
+            factors = 1
+            if scale:
+                assert scale in (1, 2)  # blocks are of 8-bit floats
+                of_a, of_b = (rows, n) if scale == 2 else (1, 1)
+                factors = at_address(a_factors, of_a, np.float32)[left] * at_address(b_factors, of_b, np.float32)
+            added = at_address(bias + 4 * number * n, n, np.float32) if bias else None
+            kernel.multiply(np.float32, a, b, c, d, rows, n, k, alpha, beta, added, factors)
 
         def run() -> None:
             self.workspaces.append(workspace)
-            kernel.multiply(np.float32, a, b, c, d, m, n, k, alpha, beta)
+            if not groups:
+                per_a, per_b = {0: (0, 0), 1: (1, 1), 2: (m, n)}[scale]
+                for i in range(batch):
+                    at = (a + 4 * i * m * k, b + 4 * i * k * n, c and c + 4 * i * m * n, d + 4 * i * m * n)
+                    product(i, m, *at, a_factors + 4 * i * per_a, b_factors + 4 * i * per_b)
+                return
+            numbers = at_address(table, 9 * groups, np.int64).reshape(9, groups)
+            extents = at_address(table + 72 * groups, 3 * groups, np.int32).reshape(groups, 3)
+            for i, (*at, lead_a, lead_b, lead_d) in enumerate(numbers.T.tolist()):
+                rows, columns, along = extents[i][[1, 0, 2] if swap else [0, 1, 2]].tolist()
+                assert (columns, along) == (n, k)
+                assert (lead_a, lead_b, lead_d) == (k, k if b_transposed else n, n)
+                places = at[:4]
+                of_b = b_factors + 4 * i if scale == 1 else at[5]
+                if rows:
+                    product(i, rows, *places, a_factors if scale == 1 else at[4], of_b)
 
         if self.capturing is not None:
             self.capturing.append(run)
@@ -503,7 +541,7 @@ class FakeKernel:
 
     def multiply(
         self, dtype: Any, a: int, b: int, c: int, d: int, m: int, n: int, k: int, alpha: Any, beta: Any,
-        bias: Any = None,
+        bias: Any = None, factors: Any = 1,
     ) -> None:  # fmt: skip
         self.cupy.launches.append(a)
         self.cupy.written.append(d)
@@ -512,7 +550,7 @@ class FakeKernel:
         a_stored, b_stored = at_address(a, m * k, dtype), at_address(b, k * n, dtype)
         left = a_stored.reshape(k, m).T if self.defines["A_TRANSPOSED"] == "1" else a_stored.reshape(m, k)
         right = b_stored.reshape(n, k).T if self.defines["B_TRANSPOSED"] == "1" else b_stored.reshape(k, n)
-        result = alpha * self.cupy.gemm(left, right)
+        result = alpha * self.cupy.gemm(left, right) * factors
         if beta:
             result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
         if bias is not None:

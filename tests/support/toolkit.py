@@ -20,12 +20,30 @@ ptxas info    : Used 255 registers, used 1 barriers, 96 bytes cumulative stack s
 """
 
 LIBRARY = """\
-/* What gemm3x.cu exports, for a card that is not there: a launch calls the function that the stream points to, with what was
+/* What gemm3x.cu and gemm3x_kinds.cu export, for a card that is not there: a launch calls the function that the stream points to, with what was
    packed. The problem says what goes wrong: swizzle 2 and 4 are refused, raster 1 has no descriptor. */
 #include <stdint.h>
 #include <string.h>
-typedef struct { int64_t m, n, k; void *a, *b, *c, *d; double alpha, beta; int64_t swizzle, raster, multiprocessors, clusters; } Problem;
-typedef struct { Problem problem; int64_t a_transposed, b_transposed; void *workspace; char unused[128]; } Packed;
+#define TEXT(...) #__VA_ARGS__
+#define NAMED(x) TEXT(x)
+typedef struct {
+  int64_t m, n, k;
+  void *a, *b, *c, *d;
+  double alpha, beta;
+  int64_t swizzle, raster, multiprocessors, clusters;
+#ifdef SCALE
+  int64_t batch;
+  void *factors_a, *factors_b, *bias;
+  int64_t groups;
+  void *table;
+#endif
+} Problem;
+typedef struct __attribute__((aligned(128))) {
+  int64_t a_transposed, b_transposed, swap, scale;
+  void *workspace;
+  char activation[48];
+  Problem problem;
+} Packed;
 const int gemm_facts[] = {sizeof(Packed), 200704, SCHEDULE ? 384 : 256};
 int gemm_open(int64_t *multiprocessors, int64_t *clusters) {
   *multiprocessors = 132, *clusters = CLUSTER_M * CLUSTER_N > 1 ? 120 / (CLUSTER_M * CLUSTER_N) : 264;
@@ -34,15 +52,19 @@ int gemm_open(int64_t *multiprocessors, int64_t *clusters) {
 int gemm_workspace(const Problem *p, int64_t *bytes) { return *bytes = STREAM_K ? 4096 : 0, p->swizzle == 2 ? -4 : 0; }
 int gemm_pack(Packed *to, const Problem *p, void *workspace) {
   if ((uintptr_t)to % 128 || !workspace == STREAM_K) return 1;
-  Packed made = {*p, A_TRANSPOSED, B_TRANSPOSED, workspace};
+#ifdef SCALE
+  Packed made = {A_TRANSPOSED, B_TRANSPOSED, SWAP, SCALE, workspace, NAMED(ACTIVATION), *p};
+#else
+  Packed made = {A_TRANSPOSED, B_TRANSPOSED, SWAP, -1, workspace, "", *p};
+#endif
   memcpy(to, &made, sizeof made);
   return p->swizzle == 4 ? -5 : p->raster == 1 ? -7 : 0;
 }
 int gemm_launch(const Packed *packed, int (*stream)(const Packed *)) { return stream(packed); }
 int gemm_resources(const Packed *packed, int64_t *found) {
   const Problem p = packed->problem;
-  found[0] = 2, found[2] = (p.m + TILE_M - 1) / TILE_M * ((p.n + TILE_N - 1) / TILE_N), found[3] = 5;
-  found[1] = SCHEDULE && found[2] > p.multiprocessors ? p.multiprocessors : found[2];
+  const int64_t tiles = (p.m + TILE_M - 1) / TILE_M * ((p.n + TILE_N - 1) / TILE_N);
+  found[0] = 2, found[1] = SCHEDULE && tiles > p.multiprocessors ? p.multiprocessors : tiles, found[2] = tiles, found[3] = 5;
   return 0;
 }
 """
@@ -73,7 +95,7 @@ if told("spoilt"):
     sys.exit(1)
 output = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
 if "-shared" in sys.argv:
-    numbers = [a for a in sys.argv[1:] if a.startswith("-D") and a.partition("=")[2].isdigit()]
+    numbers = [a for a in sys.argv[1:] if a.startswith("-D") and (a.partition("=")[2].isdigit() or "ACTIVATION" in a)]
     subprocess.run(["cc", "-shared", "-fPIC", "-s", "-w", *numbers, "-o", output, "-x", "c", "-"], input={library!r}, text=True, check=True)
 else:
     output.write_bytes({code!r} + options.encode())

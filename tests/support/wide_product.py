@@ -42,7 +42,10 @@ def wide_product(problem: Problem, placement: Placement, index: int, read: Read)
         a = numbers(ab.of_a, a_at, row * s.k, rows, s.k, transposed=problem.layout.a_transposed)
         b = numbers(ab.of_b, b_at, matrix * s.k * s.n, s.k, s.n, transposed=problem.layout.b_transposed)
         if a_factors:
-            before = 0 if of_a == "tensor" else row * (-(-s.k // 128) if "128" in of_a else 1)
+            if problem.groups is None:
+                before = matrix * stored_factors(of_a, s.m, s.k)
+            else:
+                before = 0 if of_a == "tensor" else row * (-(-s.k // 128) if "128" in of_a else 1)
             a = a * each_factor(of_a, a_factors + 4 * before, rows, s.k, read)
             b = b * each_factor(of_b, b_factors + 4 * matrix * stored_factors(of_b, s.n, s.k), s.n, s.k, read).T
         result = problem.alpha * (a @ b)

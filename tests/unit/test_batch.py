@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.errors import BadBatch
 from farm.gemm import ElementTypes, Problem, Shape
-from farm.kernels import Configuration
+from farm.kernels import FAMILIES, Configuration
 
 BATCHED = "cublaslt(algorithm=0) 128x256x64 f16:f16:f32 nt alpha=1 beta=1 batch=8"
 CARD = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**33, compute_capability=(9, 0))
@@ -46,10 +48,11 @@ def test_a_batch_that_is_no_number_is_named(written: str) -> None:
         Configuration.parse(f"blas() 8x8x8 f32 batch={written}")
 
 
-def test_a_family_that_computes_one_product_refuses_a_batch() -> None:
+def test_a_family_that_computes_one_product_refuses_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Configuration.parse("cublaslt() 64 f16 batch=4").why_invalid(CARD) is None
-    why = Configuration.parse("cutlass3x() 64 f16 batch=4").why_invalid(CARD)
-    assert why == "cutlass3x computes one product at a time: batch must be 1, not 4"
+    monkeypatch.setitem(FAMILIES, "cublaslt", replace(FAMILIES["cublaslt"], batched=False))
+    why = Configuration.parse("cublaslt() 64 f16 batch=4").why_invalid(CARD)
+    assert why == "cublaslt computes one product at a time: batch must be 1, not 4"
 
 
 def test_all_operands_of_a_batch_must_fit() -> None:

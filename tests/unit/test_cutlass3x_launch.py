@@ -16,7 +16,8 @@ from farm.kernels.binary import Binary
 from farm.kernels.toolchains import BUILT_WITH
 from farm.measurement import MeasuringRules, TimingRules
 from farm.settings import Settings
-from support.fake_cuda import FakeCupy, FakePynvml
+from support.fake_cuda import FakeCupy, FakePynvml, at_address
+from support.quick import assert_wide_product
 from support.toolkit import Toolkit
 from workers.devices import discover, open_device
 from workers.devices.cuda import CudaDevice
@@ -71,6 +72,30 @@ def test_layouts_scalars_and_every_operand_set_reach_the_kernel(
     assert row.verify_error is not None
     assert row.verify_error < 1e-5
     assert len(set(cupy.launches)) == row.details["operand_sets"] > 2  # each set has an A of its own
+
+
+KINDS = [
+    "96x80x64 tf32 nt batch=3 alpha=1.5 beta=0.5",
+    "96x80x64 tf32 tn batch=5 fused=bias+gelu scale=row",
+    "96x80x64 tf32 nt scale=tensor fused=silu batch=2 beta=1",
+    "100x80x64 tf32 nt groups=40,0*2,1,59 alpha=1.5 beta=0.5",
+    "100x80x64 tf32 nt groups=0,40,1,59 fused=bias+relu scale=row",
+    "100x80x64 tf32 nt groups=100 scale=tensor fused=bias",
+]
+
+
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize("problem", KINDS)
+def test_batches_groups_factors_and_biases_reach_the_kernel(device: CudaDevice, problem: str, swap: int) -> None:
+    assert_wide_product(device, configuration(f"swap={swap}", problem), at_address)
+
+
+def test_tiles_of_a_row_are_those_of_every_product_and_group(device: CudaDevice) -> None:
+    def tiles(problem: str) -> object:
+        return device.measure(configuration("tile_m=64,tile_n=128,schedule=1", problem), QUICK).details["tiles"]
+
+    assert tiles("200x300x64 tf32 nt batch=5") == 5 * 4 * 3
+    assert tiles("200x300x64 tf32 nt groups=64,0,65,71") == (1 + 2 + 2) * 3
 
 
 def test_a_row_says_what_was_launched(device: CudaDevice, kernels: Counted) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from farm.campaign import Campaign, load
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.gemm import INPUT_TYPES, ElementTypes, Layout, Shape
 from farm.kernels import FAMILIES, Configuration, Kernel
+from farm.kernels.binary import text_of
+from farm.kernels.cutlass3x.binaries import KINDS, TEMPLATE
 from farm.kernels.cutlass3x.point import SHARED_BYTES, Point
+from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import BUILT_WITH
 from support.cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
 from support.possible import possible
@@ -130,6 +134,33 @@ def test_what_compiles_and_would_not_serve_is_refused_for_another_reason(text, r
         ("cutlass3x(schedule=0,tile_m=64,tile_n=16) 16x1048560x16 f16 nt", None),
         ("cutlass3x(schedule=0,tile_m=64,tile_n=16,cluster_n=2) 16x1048560x16 f16 nt",
          "needs a grid of 65536 blocks along n with schedule=0, 65535 is the most"),
+        # batches, fused operations, scale factors, groups
+        ("cutlass3x() 64 f16 batch=100000", None),
+        ("cutlass3x(schedule=0,tile_m=64) 64 f16 batch=100000", "computes a batch of 65535 or less with schedule=0, not 100000"),
+        ("cutlass3x(tile_k=128) 512 i8 nt fused=relu", "has scale factors and fused operations for floats only, not for i32"),
+        ("cutlass3x(epilogue=0) 512 f16 fused=silu",
+         "computes fused=silu where it stores D by TMA, which needs epilogue=1, not 0"),
+        ("cutlass3x(epilogue=0) 512 f16 scale=row",
+         "computes scale=row where it stores D by TMA, which needs epilogue=1, not 0"),
+        ("cutlass3x(epilogue=0,tile_k=128) 512 f8e4m3 nt scale=1x128", None),
+        ("cutlass3x(tile_k=128) 512 f16 scale=1x128", "has scale factors of blocks for 8-bit floats only, not for f16"),
+        ("cutlass3x(schedule=0,tile_m=64,tile_k=128) 512 f8e4m3 nt scale=1x128",
+         "computes scale=1x128 with schedule=1 or 2, not 0 (warp-specialised)"),
+        ("cutlass3x() 512 f8e4m3 nt scale=1x128",
+         "multiplies a tile by factors of 128 elements along k: tile_k must be 128, not 64"),
+        ("cutlass3x(tile_k=128,tile_n=64) 512 f8e4m3 nt scale=1x128:128x128",
+         "multiplies a tile by factors of 128 lines of B: tile_n must be a multiple of 128, not 64"),
+        ("cutlass3x(tile_k=128) 510x512x512 f8e4m3 nt scale=1x128:128x128",
+         "loads the factors of A by TMA, which needs m to be a multiple of 4, not 510"),
+        ("cutlass3x(tile_k=128) 510x512x512 f8e4m3 nt scale=1x128", None),
+        ("cutlass3x(tile_k=128) 512x512x384 f8e4m3 nt scale=1x128:128x128", None),
+        ("cutlass3x(tile_k=128) 512x512x384 f8e4m3 nt scale=1x128:128x128 groups=510,2",
+         "reads the factors of B for groups where k has a multiple of 4 blocks of 128, not 3"),
+        ("cutlass3x(tile_k=128) 512x512x1024 f8e4m3 nt scale=1x128:128x128 groups=510,2", None),
+        ("cutlass3x(schedule=0,tile_m=64) 512 f16 groups=512", "computes groups with schedule=1 or 2, not 0 (warp-specialised)"),
+        ("cutlass3x(stream_k=1) 512 f16 groups=512", "shares no steps of k among blocks with groups: stream_k must be 0"),
+        ("cutlass3x(tile_k=32,swap=1) 512 tf32 nn groups=512",
+         "computes groups of tf32 in layout nt only, not nn: the other goes through registers"),
     ],
 )  # fmt: skip
 def test_a_kernel_that_does_not_exist_says_why(text, reason):
@@ -154,21 +185,28 @@ def test_a_device_that_does_not_say_what_it_is_counts_as_hopper():
 SPACE = {p.name: p.values for p in FAMILIES["cutlass3x"].parameters}
 parameters = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in SPACE.items()})
 extents = st.sampled_from([1, 4, 7, 16, 500, 512, 1001, 4096])
-problems = st.builds(
+alone = {
+    "shape": st.builds(Shape, extents, extents, extents),
+    "types": st.sampled_from([ElementTypes.parse(t) for t in (*INPUT_TYPES, "f16:f32:f32", "f8e4m3:f16:f32")]),
+    "layout": st.sampled_from(Layout),
+}
+problems = st.builds(possible, **alone)
+kinds = st.builds(
     possible,
-    shape=st.builds(Shape, extents, extents, extents),
-    types=st.sampled_from([ElementTypes.parse(t) for t in (*INPUT_TYPES, "f16:f32:f32", "f8e4m3:f16:f32")]),
-    layout=st.sampled_from(Layout),
+    **alone,
+    batch=st.sampled_from([1, 3]),
+    scale=st.sampled_from(FAMILIES["cutlass3x"].scales),
+    fused=st.sampled_from(FAMILIES["cutlass3x"].fusions),
 )
 
 
-@given(problems, parameters)
+@given(kinds, parameters)
 def test_every_point_exists_or_says_why_in_one_line(problem, given):
     reason = Configuration(problem, Kernel.of("cutlass3x", **given)).why_invalid(H200)
     assert reason is None or re.fullmatch(r"cutlass3x [a-z]+ [^\n]{10,190}", reason)
 
 
-@given(problems, parameters)
+@given(kinds, parameters)
 def test_as_many_stages_as_fit_do_fit_and_one_more_does_not(problem, given):
     configuration = Configuration(problem, Kernel.of("cutlass3x", **{**given, "stages": 0}))
     point = point_of(configuration)
@@ -204,6 +242,39 @@ def test_shapes_scalars_and_the_order_of_tiles_share_a_binary():
         for text in ("cutlass3x() 512 f16 nt", "cutlass3x(swizzle=4,raster=1) 64x1024x2048 f16 nt alpha=2 beta=1")
     )
     assert one == other
+
+
+def test_one_plain_product_has_the_source_of_before_there_were_kinds():
+    """Kernels that farms have are named by it: with another source they would all be built again."""
+    digest = hashlib.sha256(text_of(TEMPLATE).encode()).hexdigest()
+    assert digest == "292b6a26101fb228414ce9f22c5eab472b7eeb280c12256168af540a0697238e"
+
+
+def test_batches_groups_factors_and_fused_operations_have_a_template_of_their_own():
+    texts = (
+        "", "batch=2", "batch=64 beta=1", "groups=500,12", "groups=1*512", "scale=row", "fused=bias+gelu", "fused=bias+gelu batch=3",
+    )  # fmt: skip
+    plain, *made = [Configuration.parse(f"cutlass3x() 512 bf16 nt {text}").binary(H200) for text in texts]
+    assert plain.template == TEMPLATE
+    assert {one.template for one in made} == {KINDS}
+    assert [made.index(one) for one in made] == [0, 0, 2, 2, 4, 5, 5]
+    assert [name for name, _ in made[0].definitions if name not in text_of(KINDS)] == []
+    assert str(made[5]) == f"{str(plain).removesuffix(' sm_90a')} batches fused bias+gelu sm_90a"
+    assert binary_from_json(made[5].to_json()) == made[5]
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        ("none batch=2", (0, 1, 1)), ("tensor", (1, 1, 1)), ("row", (2, 1, 1)), ("1x128", (3, 1, 1)),
+        ("1x128:128x128", (3, 1, 128)), ("128x128:1x128", (3, 128, 1)),
+    ],
+)  # fmt: skip
+def test_scale_factors_are_compiled_in(scale, expected):
+    definitions = dict(
+        Configuration.parse(f"cutlass3x(tile_k=128) 512 f8e4m3 nt scale={scale}").binary(H200).definitions
+    )
+    assert tuple(int(definitions[name]) for name in ("SCALE", "LINES_A", "LINES_B")) == expected
 
 
 @pytest.mark.parametrize("name", [n for n in SPACE if n not in ("swizzle", "raster")])

@@ -7,7 +7,6 @@ results on Hopper (CUDA 13.4 release notes, 6681084).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from farm.gemm import Problem
 from farm.groups import Groups
 from workers.kernels.base import Placement
-from workers.measure.stored import Factors
+from workers.kernels.group_offsets import group_offsets
 
 _FIRST_VERSION, _FIRST_ON_HOPPER = 130200, 130601
 """Of cuBLAS. Hopper has groups since 13.4.0, but before 13.6.1 launches that share a workspace may hang (CUDA 13.3 release notes,
@@ -48,7 +47,7 @@ class GroupsOnCard:
         bases = np.array(
             [(*placement.addresses(index), *placement.added(index)[:2]) for index in range(placement.sets)], np.uint64
         )
-        self._pointers = cp.asarray(bases[:, :, None] + _offsets(problem, firsts, numbers))
+        self._pointers = cp.asarray(bases[:, :, None] + group_offsets(problem, firsts, numbers))
         self._scalars = cp.asarray(np.array([problem.alpha, problem.beta], np.float32))
         self._extents: list[Any] = []
 
@@ -87,14 +86,3 @@ class GroupsOnCard:
     def _row(self, index: int, place: int) -> int:
         places, count = self._pointers.shape[1:]
         return int(self._pointers.data.ptr + (index * places + place) * count * self._pointers.itemsize)
-
-
-def _offsets(problem: Problem, firsts: NDArray[np.uint64], numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """[6, groups]: bytes from A, B, C, D and the factors of A and B to those of each group."""
-    s, types = problem.shape, problem.types
-    of_a, of_b = Factors.of_a(problem), Factors.of_b(problem)
-    by_row = (s.k * types.ab.bytes, s.n * types.cd.bytes, (of_a.inner if of_a else 0) * problem.scale.factor_bytes)
-    by_group = (s.k * s.n * types.ab.bytes, math.prod(of_b.stored[1:]) * problem.scale.factor_bytes if of_b else 0)
-    a, c, a_factors = (firsts * np.uint64(step) for step in by_row)
-    b, b_factors = (numbers * np.uint64(step) for step in by_group)
-    return np.stack([a, b, c, c, a_factors, b_factors])

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.cutlass3x import building, fitting
-from farm.kernels.cutlass3x.binaries import TEMPLATE, binary_of
+from farm.kernels.cutlass3x.binaries import KINDS, TEMPLATE, binary_of
 from farm.kernels.cutlass3x.point import Point
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import whole_scalars
+from farm.scale import Scale
 
 # What comes first explains most: the card, a type that it lacks, then the kernel's own shape, then the problem.
 _CHECKS: tuple[Callable[[Point], Reason], ...] = (
     building.device_is_hopper,
     building.types_exist,
+    building.kind_exists,
     building.schedule_exists,
     building.instructions_fit,
     building.layouts_fit,
     building.cluster_fits,
+    building.blocks_fit,
     fitting.registers_suffice,
     fitting.shared_memory_fits,
     fitting.stages_are_swizzled_alike,
     fitting.tma_can_copy,
+    fitting.factors_can_be_read,
     fitting.grid_fits,
 )
 
@@ -65,6 +70,13 @@ CUTLASS3X = KernelFamily(
         ),
     ),
     rules=(_exists, whole_scalars),
-    templates=(TEMPLATE,),
+    templates=(TEMPLATE, KINDS),
     binary=binary_of,
+    batched=True,
+    grouped=True,
+    scales=(Scale.NONE, Scale.TENSOR, Scale.ROW, Scale.GROUP, Scale.GROUP_BLOCK, Scale.BLOCK_GROUP),
+    fusions=(
+        *(Fusion.NONE, Fusion.BIAS, Fusion.RELU, Fusion.GELU, Fusion.SILU),
+        *(Fusion.BIAS_RELU, Fusion.BIAS_GELU, Fusion.BIAS_SILU),
+    ),
 )

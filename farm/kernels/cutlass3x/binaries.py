@@ -1,28 +1,46 @@
 """Which binary a configuration of the family needs.
 
-Shape, alpha, beta, swizzle and raster order are given when a kernel is launched; everything else is compiled in.
+Shape, batch, groups, alpha, beta, swizzle and raster order are given when a kernel is launched; everything else is compiled in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.binary import Binary, Template, capability_of, ordered
-from farm.kernels.cutlass.binaries import CPP, CUTLASS_OPTIONS
+from farm.kernels.cutlass.binaries import ACTIVATIONS, CPP, CUTLASS_OPTIONS
 from farm.kernels.cutlass3x.point import Schedule
+from farm.scale import Scale
 
-TEMPLATE = Template(
-    name="cutlass3x/gemm3x.cu",
-    path=Path(__file__).with_name("gemm3x.cu"),
-    options=(
-        *("-shared", "-cudart=static", *CUTLASS_OPTIONS),
-        # Nothing of one library meets another's in a process that loads hundreds of them.
-        *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
-    ),
-    library=True,
-)
+
+def _template(name: str) -> Template:
+    folder = Path(__file__).parent
+    return Template(
+        name=f"cutlass3x/{name}",
+        path=folder / name,
+        options=(
+            *("-shared", "-cudart=static", *CUTLASS_OPTIONS),
+            # Nothing of one library meets another's in a process that loads hundreds of them.
+            *("-Xcompiler=-fPIC,-fvisibility=hidden", "-Xlinker=--exclude-libs=ALL,-s"),
+        ),
+        head=folder / "gemm3x_operands.cu",
+        tail=folder / "gemm3x_launch.cu",
+        library=True,
+    )
+
+
+TEMPLATE = _template("gemm3x.cu")
+"""For one product with nothing fused."""
+
+KINDS = _template("gemm3x_kinds.cu")
+"""For batches, groups, scale factors and fused operations."""
+
+_BLOCKS = 3
+_SCALES = {Scale.NONE: 0, Scale.TENSOR: 1, Scale.ROW: 2}
+"""Values of SCALE; other scale factors are of blocks."""
 
 _COMPILED_IN = (
     *("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n"),
@@ -31,7 +49,7 @@ _COMPILED_IN = (
 
 
 def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Binary:
-    """The binary of gemm3x.cu for a point of the space on an architecture. Raises `BadArchitecture`."""
+    """The binary for a point of the space on an architecture. Raises `BadArchitecture`."""
     major, minor = capability_of(arch)
     types, layout, p = problem.types, problem.layout, parameters
     definitions = {
@@ -53,4 +71,33 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         *(("swapped",) if p["swap"] else ()),
         arch,
     )
-    return Binary(template=TEMPLATE, arch=arch, definitions=ordered(definitions), label=" ".join(words))
+    template = TEMPLATE
+    if problem.batch != 1 or problem.groups is not None or (problem.scale, problem.fused) != (Scale.NONE, Fusion.NONE):
+        template = KINDS
+        definitions |= _definitions(problem)
+        words = (*words[:-1], *_words(problem), arch)
+    return Binary(template=template, arch=arch, definitions=ordered(definitions), label=" ".join(words))
+
+
+def _definitions(problem: Problem) -> dict[str, str | int]:
+    """Those of gemm3x_kinds.cu alone."""
+    scale, lines = _SCALES.get(problem.scale, _BLOCKS), [1, 1]
+    if scale == _BLOCKS:
+        lines = [
+            1 if blocks is None or blocks.lines is None else blocks.lines
+            for blocks in (problem.scale.of_a, problem.scale.of_b)
+        ]
+    return {
+        "BIAS": int(problem.fused.bias),
+        "ACTIVATION": f"cutlass::epilogue::thread::{ACTIVATIONS[problem.fused.activation]}",
+        **{"SCALE": scale, "LINES_A": lines[0], "LINES_B": lines[1]},
+        "GROUPED": int(problem.groups is not None),
+    }
+
+
+def _words(problem: Problem) -> Iterator[str]:
+    yield "groups" if problem.groups is not None else "batches"
+    if problem.scale is not Scale.NONE:
+        yield f"scale {problem.scale}"
+    if problem.fused is not Fusion.NONE:
+        yield f"fused {problem.fused}"

@@ -6,8 +6,9 @@ tile among them.
 
 from __future__ import annotations
 
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout
-from farm.kernels.cutlass3x.point import HOPPER, INSTRUCTION_ROWS, Point, Schedule
+from farm.kernels.cutlass3x.point import BLOCK_K, HOPPER, INSTRUCTION_ROWS, Epilogue, Point, Schedule
 from farm.kernels.family import Reason
 from farm.kernels.rules import EIGHT_BIT_FLOATS, OUTPUTS_OF_8BIT_FLOATS, computes
 
@@ -47,6 +48,26 @@ def types_exist(p: Point) -> Reason:
         return reason
     if t.ab.bytes == 1 and p.problem.layout is not Layout.NT:
         return f"multiplies {t.ab} in layout nt only, where k is contiguous in A and B, not {p.problem.layout}"
+    return None
+
+
+def kind_exists(p: Point) -> Reason:
+    """Groups, scale factors and fused operations."""
+    problem = p.problem
+    if not p.plain and problem.types.acc is _E.I32:
+        return "has scale factors and fused operations for floats only, not for i32"
+    if not p.plain and p.epilogue == Epilogue.DIRECT:
+        what = f"fused={problem.fused}" if problem.fused is not Fusion.NONE else f"scale={problem.scale}"
+        return f"computes {what} where it stores D by TMA, which needs epilogue=1, not 0"
+    if p.scaled_blocks and p.ab not in EIGHT_BIT_FLOATS:
+        return f"has scale factors of blocks for 8-bit floats only, not for {p.ab}"
+    for what, there in (("groups", p.grouped), (f"scale={problem.scale}", p.scaled_blocks)):
+        if there and not p.persistent:
+            return f"computes {what} with schedule=1 or 2, not {p.schedule} ({p.scheduled})"
+    if p.grouped and p.stream_k:
+        return "shares no steps of k among blocks with groups: stream_k must be 0"
+    if p.grouped and p.through_registers:
+        return f"computes groups of {p.ab} in layout nt only, not {problem.layout}: the other goes through registers"
     return None
 
 
@@ -103,6 +124,21 @@ def layouts_fit(p: Point) -> Reason:
             f"turns {p.right.name} of {p.ab} in shared memory in layout {layout}, in squares of tile_k={p.tile_k}: "
             f"tile_{p.right.side} must be a multiple of that, not {p.right.tile}"
         )
+    return None
+
+
+def blocks_fit(p: Point) -> Reason:
+    """A step of k has one factor of each block. A tile has whole blocks."""
+    if not p.scaled_blocks:
+        return None
+    if p.tile_k != BLOCK_K:
+        return f"multiplies a tile by factors of {BLOCK_K} elements along k: tile_k must be {BLOCK_K}, not {p.tile_k}"
+    for operand in p.operands:
+        if operand.tile % operand.lines:
+            return (
+                f"multiplies a tile by factors of {operand.lines} lines of {operand.name}: tile_{operand.side} must be a "
+                f"multiple of {operand.lines}, not {operand.tile}"
+            )
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farm.kernels.cutlass3x.point import SHARED_BYTES, TMA_BYTES, Epilogue, Point
+from farm.kernels.cutlass3x.point import BLOCK_K, FACTOR_BYTES, SHARED_BYTES, TMA_BYTES, Epilogue, Point
 from farm.kernels.family import Reason
 
 _REGISTERS = 232
@@ -12,7 +12,11 @@ _MIN_STAGES = 2
 _LINES_TOGETHER = 8
 """Rows of the pattern in which lines are swizzled (mma_traits_sm90_gmma.hpp)."""
 _MAX_BLOCKS_Y = 65535
-"""Blocks of a grid along y: CUDA C++ Programming Guide, technical specifications."""
+"""Blocks of a grid along y, and along z: CUDA C++ Programming Guide, technical specifications."""
+_MANY_FACTORS = 32
+"""Of a tile (ScaleTmaThreshold, sm90_mma_tma_gmma_ss_warpspecialized_fp8_blockwise_scaling.hpp)."""
+_PADDED = 4
+"""Factors of 128x128 blocks along k are stored with room for a multiple of this."""
 
 
 def registers_suffice(p: Point) -> Reason:
@@ -65,10 +69,36 @@ def tma_can_copy(p: Point) -> Reason:
     return None
 
 
+def factors_can_be_read(p: Point) -> Reason:
+    """The main loop copies the factors of many single lines by TMA, if those of the other operand are few. For groups it
+    computes itself where factors lie, without the room that those of 128x128 blocks have (see `workers.measure.stored`)."""
+    if not p.scaled_blocks:
+        return None
+    shape = p.problem.shape
+    for operand, other in (p.operands, p.operands[::-1]):
+        lines = shape.m if operand.side == "m" else shape.n
+        by_tma = operand.lines == 1 and operand.tile >= _MANY_FACTORS > other.factors and not p.grouped
+        if by_tma and lines * FACTOR_BYTES % TMA_BYTES:
+            return (
+                f"loads the factors of {operand.name} by TMA, which needs {operand.side} to be a multiple of "
+                f"{TMA_BYTES // FACTOR_BYTES}, not {lines}"
+            )
+        blocks = -(-shape.k // BLOCK_K)
+        if p.grouped and operand.lines > 1 and blocks % _PADDED:
+            return (
+                f"reads the factors of {operand.name} for groups where k has a multiple of {_PADDED} blocks of {BLOCK_K}, "
+                f"not {blocks}"
+            )
+    return None
+
+
 def grid_fits(p: Point) -> Reason:
-    """Where each tile has a block, those along the columns of the kernel's product are the grid's y, in whole clusters."""
+    """Where each tile has a block, those along the columns of the kernel's product are the grid's y, in whole clusters, and
+    products of a batch its z."""
     if p.persistent:
         return None
+    if p.problem.batch > _MAX_BLOCKS_Y:
+        return f"computes a batch of {_MAX_BLOCKS_Y} or less with schedule=0, not {p.problem.batch}"
     extent = p.problem.shape.m if p.swap else p.problem.shape.n
     in_cluster = p.left.sharers
     blocks = -(-extent // (p.right.tile * in_cluster)) * in_cluster

@@ -14,9 +14,11 @@ from enum import IntEnum
 from functools import cached_property
 
 from farm.devices import DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.kernels.cutlass import point
 from farm.kernels.rules import EIGHT_BIT_FLOATS
+from farm.scale import Scale
 
 _E = ElementType
 
@@ -41,6 +43,18 @@ _BARRIER_BYTES = 16
 
 _SCHEDULER_BYTES = 16
 """Aligned size of a scheduler without state."""
+
+_GROUP_SCHEDULER_BYTES = 128
+"""Barriers of the scheduler of groups, and as much again for tiles that it found (sm90_tile_scheduler_group.hpp)."""
+
+_DESCRIPTOR_BYTES = 128
+"""A TMA descriptor. Kernels for groups keep those of the current group in shared memory."""
+
+FACTOR_BYTES = 4
+"""Scale factors have the accumulator's type, f32."""
+
+BLOCK_K = 128
+"""Elements along k of a block with a scale factor, which CUTLASS takes in steps of one tile."""
 
 _LINE_BYTES = 128
 """The widest line of a tile that is swizzled: all banks of shared memory."""
@@ -75,6 +89,13 @@ class Operand(point.Operand):
     # Blocks of a cluster that share its tile, and the parameter with that number.
     sharers: int
     shared_along: str
+    # Rows of A or columns of B that share the factor of a block; 0 where there are no factors of blocks.
+    lines: int
+
+    @property
+    def factors(self) -> int:
+        """Factors of blocks for a tile."""
+        return self.tile // self.lines if self.lines else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +130,36 @@ class Point:
         """Whether a block computes tile after tile."""
         return self.schedule != Schedule.WARP_SPECIALISED
 
+    @property
+    def grouped(self) -> bool:
+        return self.problem.groups is not None
+
+    @cached_property
+    def lines(self) -> tuple[int, int]:
+        """Rows of A and columns of B that share the factor of a block of `BLOCK_K` elements along k; 0 without such factors."""
+        of_a, of_b = self.problem.scale.of_a, self.problem.scale.of_b
+        if of_a is None or of_b is None or of_a.inner is None or of_b.inner is None:
+            return 0, 0
+        return of_a.lines or 0, of_b.lines or 0
+
+    @property
+    def scaled_blocks(self) -> bool:
+        """Whether blocks of A and B have scale factors, which the main loop multiplies with; others belong to the epilogue."""
+        return self.lines != (0, 0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether alpha·A·B + beta·C is all that the epilogue computes."""
+        return self.problem.fused is Fusion.NONE and (self.scaled_blocks or self.problem.scale is Scale.NONE)
+
     @cached_property
     def operands(self) -> tuple[Operand, Operand]:
         """A and B."""
-        s, layout, ab = self.problem.shape, self.problem.layout, self.ab
-        a_along_k, b_along_k = not layout.a_transposed, layout.b_transposed
+        s, layout, ab, lines = self.problem.shape, self.problem.layout, self.ab, self.lines
+        a, b = not layout.a_transposed, layout.b_transposed
         return (
-            Operand("A", "m", self.tile_m, a_along_k, s.k if a_along_k else s.m, ab.of_a, self.cluster_n, "cluster_n"),
-            Operand("B", "n", self.tile_n, b_along_k, s.k if b_along_k else s.n, ab.of_b, self.cluster_m, "cluster_m"),
+            Operand("A", "m", self.tile_m, a, s.k if a else s.m, ab.of_a, self.cluster_n, "cluster_n", lines[0]),
+            Operand("B", "n", self.tile_n, b, s.k if b else s.n, ab.of_b, self.cluster_m, "cluster_m", lines[1]),
         )
 
     @property
@@ -151,8 +194,9 @@ class Point:
 
     @property
     def stage_bytes(self) -> int:
-        """A tile of A and one of B."""
-        return (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes
+        """A tile of A and one of B, and their factors."""
+        factors = sum(operand.factors for operand in self.operands) * FACTOR_BYTES
+        return (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes + factors
 
     @cached_property
     def stages_kept(self) -> int:
@@ -160,26 +204,61 @@ class Point:
         if self.stages:
             return self.stages
         unit = self._loading_alignment
-        kept = _round_up(self._storing.all_bytes if self.persistent else 0, unit)
-        return (SHARED_BYTES - kept) // (_round_up(self.stage_bytes, unit) + _BARRIER_BYTES)
+        kept = _round_up(self._storing_bytes if self.persistent else 0, unit)
+        capacity = SHARED_BYTES - (2 * _DESCRIPTOR_BYTES + _GROUP_SCHEDULER_BYTES if self.grouped else 0)
+        return (capacity - kept) // (_round_up(self.stage_bytes, unit) + _BARRIER_BYTES)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: what is loaded and stored, and barriers (SharedStorage of the three kernels)."""
-        storing, loading = self._storing, self.stages_kept * self.stage_bytes
+        storing, loading = self._storing, self._loading_bytes
         barriers = self.stages_kept * _BARRIER_BYTES + storing.barrier_bytes
         unit = max(self._loading_alignment, storing.alignment)
+        if self.grouped:
+            tensors = _round_up(_round_up(loading, storing.alignment) + storing.bytes, unit)
+            turns = _BARRIER_BYTES * (3 if self.schedule == Schedule.PINGPONG else 1)
+            before = tensors + barriers + turns + 2 * _GROUP_SCHEDULER_BYTES
+            return _round_up(
+                _round_up(before, _DESCRIPTOR_BYTES) + 2 * _DESCRIPTOR_BYTES + storing.descriptor_bytes, unit
+            )
         if not self.persistent:
             return _round_up(max(loading, storing.bytes) + barriers, unit)
         turns = _BARRIER_BYTES * (3 if self.schedule == Schedule.PINGPONG else 1)
         before = _round_up(barriers + turns + _SCHEDULER_BYTES, storing.alignment) + storing.bytes
         return _round_up(_round_up(before, self._loading_alignment) + loading, unit)
 
+    @property
+    def _loading_bytes(self) -> int:
+        """Tiles of all stages, then the factors of A and those of B, each from a multiple of the alignment on."""
+        total = self.stages_kept * (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes
+        for operand in self.operands:
+            total += _round_up(self.stages_kept * operand.factors * FACTOR_BYTES, _MIN_ALIGNMENT)
+        return total
+
+    @property
+    def _storing_bytes(self) -> int:
+        """All of the epilogue's shared memory, as the templates leave room for it."""
+        storing = self._storing
+        if storing.bytes == 1:
+            return 1
+        descriptors = storing.descriptor_bytes if self.grouped else 0
+        return _round_up(storing.bytes + descriptors + storing.barrier_bytes, storing.alignment)
+
+    @property
+    def _vector_bytes(self) -> int:
+        """A bias, or factors of rows or columns, that lie along the columns of the kernel's product are in shared memory."""
+        problem, columns = self.problem, self.right.tile
+        factors = columns * FACTOR_BYTES if problem.scale is Scale.ROW else 0
+        bias = columns * problem.types.cd.bytes if problem.fused.bias and not self.swap else 0
+        return factors + bias
+
     @cached_property
     def _storing(self) -> _Storing:
         """What TMA stores at once, and how much of that is in shared memory (sm90_get_tma_dispatch_policy)."""
         if self.epilogue == Epilogue.DIRECT:
-            return _Storing(bytes=1, alignment=_MIN_ALIGNMENT, barrier_bytes=_BARRIER_BYTES)
+            return _Storing(
+                bytes=1, alignment=_MIN_ALIGNMENT, barrier_bytes=_BARRIER_BYTES, descriptor_bytes=_DESCRIPTOR_BYTES
+            )
         groups = 2 if self.schedule == Schedule.COOPERATIVE else 1
         rows, columns = min(groups * INSTRUCTION_ROWS, self.left.tile), math.gcd(32, self.right.tile)
         pieces = self.left.tile // rows * (self.right.tile // columns)
@@ -187,9 +266,10 @@ class Point:
         element = self.problem.types.cd.bytes
         alignment = _alignment((rows if self.swap else columns) * element)
         return _Storing(
-            bytes=_round_up(stages * rows * columns * element + 1, alignment),
+            bytes=_round_up(stages * rows * columns * element + max(1, self._vector_bytes), alignment),
             alignment=alignment,
             barrier_bytes=stages * _BARRIER_BYTES,
+            descriptor_bytes=3 * _DESCRIPTOR_BYTES,  # of C, and of D for each group of warps
         )
 
     def line_bytes(self, operand: Operand) -> int:
@@ -217,10 +297,7 @@ class _Storing:
     bytes: int
     alignment: int
     barrier_bytes: int
-
-    @property
-    def all_bytes(self) -> int:
-        return self.bytes if self.bytes == 1 else _round_up(self.bytes + self.barrier_bytes, self.alignment)
+    descriptor_bytes: int  # for groups
 
 
 def _alignment(line_bytes: int) -> int:

@@ -15,6 +15,7 @@ from farm.kernels import Configuration
 from farm.kernels.cutlass3x.point import Schedule
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.built_family import BuiltFamily
+from workers.kernels.cutlass3x.groups import group_table
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library
 from workers.kernels.residency import resident_columns
 
@@ -47,11 +48,22 @@ class _BoundCutlass3x:
         parameters, problem = dict(configuration.kernel.parameters), placement.layout.problem
         self._cluster = parameters["cluster_m"] * parameters["cluster_n"]
         self._persistent = parameters["schedule"] != Schedule.WARP_SPECIALISED
+        rows, columns = parameters["tile_m"], parameters["tile_n"]
+        of_rows = -(-problem.shape.m // rows) if problem.groups is None else problem.groups.tiles(rows)
+        self._tiles = problem.batch * of_rows * -(-problem.shape.n // columns)
+        # What is in groups for each operand set is copied to the card once.
+        self._tables: Any = None
+        self._shares: dict[str, float] = {}
+        places = [0] * placement.sets
+        if problem.groups is not None:
+            self._shares = {"useful_share": problem.shape.m / (rows * of_rows)}
+            swap, indexes = bool(parameters["swap"]), range(placement.sets)
+            tables = np.stack([group_table(problem.groups, placement, index, swap=swap) for index in indexes])
+            self._tables = card.cp.asarray(tables)
+            places = [int(self._tables.data.ptr) + index * tables[0].nbytes for index in range(placement.sets)]
         sets = [
-            library.problem(
-                problem, placement.addresses(index), swizzle=parameters["swizzle"], raster=parameters["raster"]
-            )
-            for index in range(placement.sets)
+            library.problem(placement, index, place, swizzle=parameters["swizzle"], raster=parameters["raster"])
+            for index, place in enumerate(places)
         ]
         # Launches follow each other in one stream, so that all sets share it.
         needs = library.workspace_bytes(sets[0])
@@ -74,7 +86,7 @@ class _BoundCutlass3x:
         for each multiprocessor.
         """
         record, found = self._record, self._library.resources(self._places[0])
-        resident, tiles = found["blocks_per_multiprocessor"], found["tiles"]
+        resident, tiles = found["blocks_per_multiprocessor"], self._tiles
         side_by_side = min(resident, 1) if self._persistent else resident
         at_once = min(side_by_side * self._library.multiprocessors, self._library.clusters * self._cluster)
         return {
@@ -82,10 +94,11 @@ class _BoundCutlass3x:
             **resident_columns(self._card, resident, threads=record.threads, blocks=found["blocks"]),
             "waves": tiles / at_once if at_once else None,
             "tiles": tiles,
+            **self._shares,
             "pipeline_stages": found["stages"],
             "workspace_bytes": 0 if self._workspace is None else int(self._workspace.size),
         }
 
     def close(self) -> None:
         """The library stays loaded for the next configuration."""
-        self._workspace = None
+        self._workspace = self._tables = None

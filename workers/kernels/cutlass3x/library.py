@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import InvalidOnDevice, MeasurementFailed
-from farm.gemm import Problem
+from workers.kernels.base import Placement
 
 ALIGNMENT = 128
 """Of what `pack` writes: TMA descriptors lie at multiples of 64, of 128 since CUDA 13."""
@@ -26,13 +26,16 @@ _FAILED = {
 
 
 class _Operands(ctypes.Structure):
-    """`Problem` of gemm3x.cu."""
+    """`Problem` of gemm3x_kinds.cu, which begins as that of gemm3x.cu."""
 
     _fields_ = (
         *((name, c_int64) for name in "mnk"),
         *((name, c_void_p) for name in "abcd"),
         *((name, c_double) for name in ("alpha", "beta")),
-        *((name, c_int64) for name in ("swizzle", "raster", "multiprocessors", "clusters")),
+        *((name, c_int64) for name in ("swizzle", "raster", "multiprocessors", "clusters", "batch")),
+        *((name, c_void_p) for name in ("factors_a", "factors_b", "bias")),
+        ("groups", c_int64),
+        ("table", c_void_p),
     )
 
 
@@ -80,14 +83,14 @@ class Library:
         self._check(self._entries.gemm_open(multiprocessors, clusters))
         self.multiprocessors, self.clusters = multiprocessors.value, clusters.value
 
-    def problem(
-        self, problem: Problem, addresses: tuple[int, int, int, int], *, swizzle: int, raster: int
-    ) -> _Operands:
-        """A problem on the operand set that lies at the addresses of A, B, C and D; that of C may be 0 where beta is."""
-        shape = problem.shape
+    def problem(self, placement: Placement, index: int, table: int, *, swizzle: int, raster: int) -> _Operands:
+        """The problem on an operand set. `table` is the address of its `group_table`, or 0."""
+        problem = placement.layout.problem
+        shape, groups = problem.shape, problem.groups
         return _Operands(
-            shape.m, shape.n, shape.k, *addresses, problem.alpha, problem.beta,
+            shape.m, shape.n, shape.k, *placement.addresses(index), problem.alpha, problem.beta,
             swizzle, raster, self.multiprocessors, self.clusters,
+            problem.batch, *placement.added(index), 0 if groups is None else len(groups.sizes), table,
         )  # fmt: skip
 
     def workspace_bytes(self, problem: _Operands) -> int:
@@ -107,7 +110,10 @@ class Library:
             self._check(status)
 
     def resources(self, place: int) -> dict[str, int]:
-        """Of what was packed there: the maximum `blocks_per_multiprocessor`, `blocks`, `tiles` of D, and `stages`."""
+        """Of what was packed there: the maximum `blocks_per_multiprocessor`, `blocks`, `tiles` of one product, and `stages`.
+
+        Tiles of groups are not counted.
+        """
         found = _Resources()
         self._check(self._entries.gemm_resources(place, found))
         return {name: int(getattr(found, name)) for name in _RESOURCES}
