@@ -235,7 +235,7 @@ class Client:
 
         Args:
             shape: m x n x k, as `4096x4096x1024`.
-            options: `types`, `layout`, `alpha`, `beta`, `batch`, `scale`, `fused`, `groups`, `family`, `objective`, `time`, `unmeasured`,
+            options: `types`, `layout`, `alpha`, `beta`, `batch`, `scale`, `fused`, `groups`, `sparsity`, `family`, `objective`, `time`, `unmeasured`,
                 `top`, `device_type` and `version`, as `farm recommend` takes them.
         """
         return self._farm.ask(models.recommend, shape=shape, **options)

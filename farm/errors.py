@@ -102,6 +102,10 @@ class BadFusion(BadInput):
     """{value!r} names no fused operations. Use one of {known}."""
 
 
+class BadSparsity(BadInput):
+    """{value!r} names no sparsity of B. Use one of {known}."""
+
+
 class BadGroups(BadInput):
     """The groups {value} do not work: {why}."""
 

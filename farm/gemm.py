@@ -26,6 +26,7 @@ from farm.errors import (
 from farm.fusion import Fusion
 from farm.groups import NONE, Groups, shortened
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 MAX_EXTENT = 2**31 - 1
 """The largest m, n or k: BLAS and CUDA libraries take 32-bit signed sizes."""
@@ -239,6 +240,7 @@ ADDED_COLUMNS: Mapping[str, int | str] = {
     "scale": Scale.NONE.value,
     "fused": Fusion.NONE.value,
     "groups": NONE,
+    "sparsity": Sparsity.NONE.value,
 }
 """Columns of a problem that older rows, recordings and campaigns lack, with the value that they mean."""
 
@@ -269,6 +271,7 @@ class Problem:
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
     groups: Groups | None = None
+    sparsity: Sparsity = Sparsity.NONE
 
     def __post_init__(self) -> None:
         if type(self.batch) is not int or not 1 <= self.batch <= MAX_EXTENT:
@@ -312,7 +315,10 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Those of its shape, for the whole batch: alpha, beta, scale factors and fused operations are not counted."""
+        """Those of its shape, for the whole batch: alpha, beta, scale factors and fused operations are not counted.
+
+        Zeros of a sparse B are counted, as vendors' tables do for sparse tensor cores.
+        """
         # Without a second call: it is asked for each configuration.
         return 2 * self.batch * self.shape.m * self.shape.n * self.shape.k
 
@@ -320,13 +326,18 @@ class Problem:
     def bytes(self) -> int:
         """Compulsory memory traffic: A, B, scale factors and bias read once, D written once, C read once where beta is not 0.
 
-        B, its scale factors and the bias of an empty group are not read.
+        A sparse B is read compressed, with its indexes. B, its scale factors and the bias of an empty group are not read.
         """
         s, of_b = self.shape, 1 if self.groups is None else self.groups.active
-        a_bits, b_bits = _INPUT_BITS[self.types.ab]
-        inputs = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8
+        inputs = s.m * s.k * _INPUT_BITS[self.types.ab][0] // 8 + of_b * self.bytes_of_b
         outputs = s.m * s.n * self.types.cd.bytes
         return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes(of_b))
+
+    @property
+    def bytes_of_b(self) -> int:
+        """One matrix B as a kernel reads it: of a sparse one, the elements that are kept and their indexes."""
+        s, sparsity = self.shape, self.sparsity
+        return sparsity.kept(s.k) * s.n * _INPUT_BITS[self.types.ab][1] // 8 + sparsity.index_bytes(s.n, s.k)
 
     @property
     def factor_type(self) -> ElementType:
@@ -340,10 +351,12 @@ class Problem:
 
     @property
     def operand_bytes(self) -> int:
-        """Memory that A, B, C, scale factors and bias take: what one operand set allocates."""
+        """Memory that A, B, C, scale factors and bias take: what one operand set allocates. A sparse B is there with its zeros too."""
         s, of_b = self.shape, 1 if self.groups is None else len(self.groups.sizes)
         a_bits, b_bits = _INPUT_BITS[self.types.ab]
         matrices = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8 + s.m * s.n * self.types.cd.bytes
+        if self.sparsity is not Sparsity.NONE:
+            matrices += of_b * self.bytes_of_b
         return self.batch * (matrices + self._scale_and_bias_bytes(of_b))
 
     def _scale_and_bias_bytes(self, of_b: int) -> int:

@@ -29,6 +29,7 @@ from farm.groups import NONE
 from farm.operands import OperandRules, operand_rules
 from farm.protocols import ProtocolName
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 # What only submitting and steering need is imported there: farm status takes half the time without.
 if TYPE_CHECKING:
@@ -273,6 +274,7 @@ class ConfigurationColumns(Document):
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
     groups: str = NONE
+    sparsity: Sparsity = Sparsity.NONE
     family: str
     parameters: dict[str, Any]
 

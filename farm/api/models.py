@@ -22,6 +22,7 @@ from farm.kernels import Configuration
 from farm.protocols import Time
 from farm.registry import ModelInfo, Objective, Prediction, PromotionRecord, Recommendation
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 TypeAsked = Annotated[
     str | None,
@@ -336,6 +337,7 @@ Batch = Annotated[
 ]
 Scales = Annotated[Scale, Field(description="Scale factors of A and B.")]
 Fusions = Annotated[Fusion, Field(description="Operations that follow the product.")]
+Sparsities = Annotated[Sparsity, Field(description="Sparsity of B.")]
 RowsOfGroups = Annotated[
     str, Field(description="Rows of each group, as in 16*8,3,0. Their sum is m.", examples=["16*8,3,0"])
 ]
@@ -356,6 +358,7 @@ def recommend(
     scale: Scales = Scale.NONE,
     fused: Fusions = Fusion.NONE,
     groups: RowsOfGroups = NONE,
+    sparsity: Sparsities = Sparsity.NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -369,7 +372,7 @@ def recommend(
     """Rank the kernels that were measured and that a card can run for a problem, the best first."""
     problem = Problem(
         Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused,
-        Groups.parse(groups),
+        Groups.parse(groups), sparsity,
     )  # fmt: skip
     info, model = access.models.pull(device_type, version)
     found = registry.recommend(
@@ -397,6 +400,7 @@ def costs(
     scale: Scales = Scale.NONE,
     fused: Fusions = Fusion.NONE,
     groups: RowsOfGroups = NONE,
+    sparsity: Sparsities = Sparsity.NONE,
     family: Families = None,
     objective: Objectives = Objective.TIME,
     time: TimeAsked = None,
@@ -412,7 +416,7 @@ def costs(
     """
     problem = Problem(
         Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout), alpha, beta, batch, scale, fused,
-        Groups.parse(groups),
+        Groups.parse(groups), sparsity,
     )  # fmt: skip
     models = registry.answering_models(access.settings.tracking_uri)
     answers = [_cost(access, info, problem, family, objective, time, top) for info in models]

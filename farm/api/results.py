@@ -31,6 +31,7 @@ from farm.repro import repro_command
 from farm.scale import Scale
 from farm.schema.column import Column, ColumnType
 from farm.schema.results import COLUMNS, EXPORTED
+from farm.sparsity import Sparsity
 from farm.time_parsing import moment
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class BestOf(Document):
     scale: Scale = Scale.NONE
     fused: Fusion = Fusion.NONE
     groups: str = NONE
+    sparsity: Sparsity = Sparsity.NONE
     device_type: str
     best: TimedKernel
     baseline: TimedKernel | None = Field(description="cuBLASLt with the algorithm that its heuristic puts first")

@@ -444,4 +444,4 @@ def _values_of(problem: Problem) -> tuple[Any, ...]:
     p, s, t, flops, size = problem, problem.shape, problem.types, problem.flops, problem.bytes
     groups, active = (1, 1) if p.groups is None else (len(p.groups.sizes), p.groups.active)
     sizes = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, flops, size, flops / size, groups, active)
-    return (*sizes, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)
+    return (*sizes, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused, p.sparsity)

@@ -12,6 +12,7 @@ from farm.fusion import Fusion
 from farm.gemm import INPUT_TYPES, OUTPUT_TYPES, Layout
 from farm.kernels import FAMILIES
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity", "groups", "active_groups")
 PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
@@ -21,6 +22,7 @@ PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
     "acc": OUTPUT_TYPES,
     "scale": tuple(Scale),
     "fused": tuple(Fusion),
+    "sparsity": tuple(Sparsity),
 }
 PROBLEM_NAMES = (*PROBLEM_NUMBERS, *PROBLEM_WORDS)
 """What a constraint may name of a problem; besides them `family` and the family's parameters."""

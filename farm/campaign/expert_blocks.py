@@ -98,19 +98,19 @@ class WeightsBlock(GroupedBlock, ListedBlock):
 
     @property
     def size(self) -> int:
-        return self.routing_count * len(self.weights) * math.prod(map(len, self._variants()))
+        return self.routing_count * len(self.weights) * math.prod(map(len, self._variants(None)))
 
     def problems(self) -> Iterator[Problem]:
         for groups, (n, k) in product(self.routings, self.weights):
             shape = Shape(groups.rows, n, k)
-            yield from (Problem(shape, *variant) for variant in product(*self._variants(), (groups,)))
+            yield from (Problem(shape, *variant) for variant in product(*self._variants(groups)))
 
     def lengths(self) -> dict[str, int]:
         return {"weights": len(self.weights)} | super().lengths()
 
-    def _variants(self) -> tuple[Sequence[Any], ...]:
-        """What is between the shape and the groups of a problem."""
-        return self.types, self.layouts, self.alpha, self.beta, (1,), self.scale, self.fused
+    def _variants(self, groups: Groups | None) -> tuple[Sequence[Any], ...]:
+        """What follows the shape in a problem."""
+        return self.types, self.layouts, self.alpha, self.beta, (1,), self.scale, self.fused, (groups,), self.sparsity
 
 
 class RoutingKeys(GroupedBlock):

@@ -11,6 +11,7 @@ from farm.gemm import ADDED_COLUMNS, added_columns
 from farm.groups import NONE
 from farm.protocols import ProtocolName
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 MAX_REASONS = 10
 
@@ -87,6 +88,7 @@ class DrawnTypes:
     # The values that some problem has.
     scale: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
+    sparsity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class DrawnProblem:
     batch: int = 1
     scale: str = Scale.NONE.value
     fused: str = Fusion.NONE.value
+    sparsity: str = Sparsity.NONE.value
     # A domain has none.
     groups: str = NONE
 
@@ -126,11 +129,11 @@ class Drawn:
     @property
     def added(self) -> tuple[str, ...]:
         """The `ADDED_COLUMNS` in which a problem is not as usual."""
-        found = {"scale": set[str](), "fused": set[str]()}
-        for of in self.by_types:
-            found["scale"].update(of.scale)
-            found["fused"].update(of.fused)
-        unusual = {name for name, values in found.items() if values - {ADDED_COLUMNS[name]}}
+        unusual = {
+            name
+            for name in ("scale", "fused", "sparsity")
+            if {value for of in self.by_types for value in getattr(of, name)} - {ADDED_COLUMNS[name]}
+        }
         if any(of.batch is not None and of.batch.max > 1 for of in self.by_types):
             unusual.add("batch")
         return tuple(name for name in ADDED_COLUMNS if name in unusual)

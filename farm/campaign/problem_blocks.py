@@ -27,6 +27,7 @@ from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.groups import NONE, Groups
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 _EXTENTS = range(1, MAX_EXTENT + 1)
 _AXIS = "an axis, from 1 to 2147483647"
@@ -40,7 +41,7 @@ def _types_of(written: object) -> ElementTypes:
     return ElementTypes.parse(written)
 
 
-_Word = TypeVar("_Word", Layout, Scale, Fusion)
+_Word = TypeVar("_Word", Layout, Scale, Fusion, Sparsity)
 
 
 def words(kind: type[_Word]) -> Values:
@@ -111,7 +112,7 @@ _SHAPE = {
 
 
 class ProblemBlock(FileModel):
-    """Problems with every combination of types, layouts, alpha, beta, scale and fused."""
+    """Problems with every combination of types, layouts, alpha, beta, scale, fused and sparsity."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
         description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
@@ -131,6 +132,9 @@ class ProblemBlock(FileModel):
     )
     fused: Annotated[tuple[Fusion, ...], words(Fusion)] = Field(
         default=(Fusion.NONE,), description=f"operations that follow the product: `{' '.join(Fusion)}`"
+    )
+    sparsity: Annotated[tuple[Sparsity, ...], words(Sparsity)] = Field(
+        default=(Sparsity.NONE,), description=f"sparsity of B: `{' '.join(Sparsity)}`"
     )
 
     @model_validator(mode="after")
@@ -154,7 +158,8 @@ class ProblemBlock(FileModel):
 
     def lengths(self) -> dict[str, int]:
         """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
-        return {name: len(getattr(self, name)) for name in ("types", "layouts", "alpha", "beta", "scale", "fused")}
+        names = ("types", "layouts", "alpha", "beta", "scale", "fused", "sparsity")
+        return {name: len(getattr(self, name)) for name in names}
 
 
 class BatchedBlock(ProblemBlock):
@@ -169,8 +174,13 @@ class BatchedBlock(ProblemBlock):
 
     @property
     def added(self) -> tuple[Sequence[Any], ...]:
-        """The values of batch, scale and fused, as they follow in a problem."""
-        return self.batch.values, self.scale, self.fused
+        """What follows beta in a problem: the values of batch, scale, fused, groups and sparsity."""
+        return self.batch.values, self.scale, self.fused, self.groupings, self.sparsity
+
+    @property
+    def groupings(self) -> Sequence[Groups | None]:
+        """The values of groups."""
+        return (None,)
 
 
 class ListedBlock(ProblemBlock):
@@ -228,6 +238,10 @@ class ShapedBlock(ListedBlock, BatchedBlock):
                     raise wrong_key(type(self), "groups", str(error)) from None
         return self
 
+    @property
+    def groupings(self) -> Sequence[Groups | None]:
+        return self.groups
+
     @abstractmethod
     def each_shape(self) -> Iterator[Shape]:
         """The shapes, one after another."""
@@ -249,7 +263,7 @@ class ShapedBlock(ListedBlock, BatchedBlock):
 
     def _variants(self) -> tuple[Sequence[Any], ...]:
         """What follows the shape in a problem."""
-        return self.types, self.layouts, self.alpha, self.beta, *self.added, self.groups
+        return self.types, self.layouts, self.alpha, self.beta, *self.added
 
 
 class ShapesBlock(ShapedBlock):

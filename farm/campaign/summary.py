@@ -147,6 +147,7 @@ class _Drawn:
                     problem.batch,
                     problem.scale.value,
                     problem.fused.value,
+                    problem.sparsity.value,
                 )
                 for problem, kernels in self._sample
             ),
@@ -165,6 +166,7 @@ def _drawn_types(types: str, problems: list[Problem], configurations: int) -> Dr
         batch=_quantiles(problem.batch for problem in problems),
         scale=tuple(sorted({problem.scale.value for problem in problems})),
         fused=tuple(sorted({problem.fused.value for problem in problems})),
+        sparsity=tuple(sorted({problem.sparsity.value for problem in problems})),
     )
 
 

@@ -201,6 +201,7 @@ def _print_drawn(drawn: Drawn) -> None:
             ", ".join(of.scale),
             ", ".join(of.fused),
             NONE,
+            ", ".join(of.sparsity),
             _quantiles_text(of.flops, ".2g"),
         )
         for of in drawn.by_types

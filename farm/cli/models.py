@@ -36,6 +36,7 @@ from farm.kernels.families import TILE_STUDY
 from farm.protocols import Time
 from farm.scale import Scale
 from farm.settings import settings
+from farm.sparsity import Sparsity
 
 app = typer.Typer(help="List and manage registered models.", invoke_without_command=True)
 
@@ -195,6 +196,7 @@ def predict(
         Fusion, typer.Option("--fused", help="Operations that follow the product, with --shape.")
     ] = Fusion.NONE,
     groups: Annotated[str, typer.Option("--groups", help="Rows of each group, as in 16*8,3,0, with --shape.")] = NONE,
+    sparsity: Annotated[Sparsity, typer.Option("--sparsity", help="Sparsity of B, with --shape.")] = Sparsity.NONE,
     family: Annotated[str, typer.Option("--family", help="Kernel family, with --shape.")] = TILE_STUDY.name,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", help="A kernel parameter, with --shape, as in tile=16.")
@@ -217,7 +219,7 @@ def predict(
     if shape is not None:
         problem = Problem(
             Shape.parse(shape), ElementTypes.parse(types), Layout.parse(layout),
-            batch=batch, scale=scale, fused=fused, groups=Groups.parse(groups),
+            batch=batch, scale=scale, fused=fused, groups=Groups.parse(groups), sparsity=sparsity,
         )  # fmt: skip
         configurations.append(Configuration(problem, Kernel.of(family, **_parameters(parameter or []))))
     if not configurations and file is None:

@@ -14,6 +14,7 @@ from farm.gemm import ElementType
 from farm.gpus import Gpu
 from farm.groups import Groups
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 _DECADES = (0.1, 1.0, 10.0, 100.0, 1000.0, 10_000.0)
 SIZES = (
@@ -44,12 +45,14 @@ class Problems:
     fusions: list[str]
     groups: Ints  # position in `groupings`
     groupings: list[str]
+    sparsity: Ints  # position in `sparsities`
+    sparsities: list[str]
     family: Ints  # position in `families`
     families: list[str]
 
     def at(self, which: Ints) -> Problems:
         """The problems of the chosen configurations."""
-        names = ("m", "n", "k", "types", "beta", "batch", "scale", "fused", "groups", "family")
+        names = ("m", "n", "k", "types", "beta", "batch", "scale", "fused", "groups", "sparsity", "family")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -76,8 +79,9 @@ def bytes_of(problems: Problems) -> Floats:
     outputs = np.where(problems.beta != 0, 2, 1) * of_output
     of_b = _matrices_of_b(problems)
     # Numbers of elements of one matrix are below 2^63.
-    read, written = each_a * (m * k) + each_b * of_b * (k * n), outputs * (m * n)
-    added = _scale_and_bias_bytes(problems, of_b, of_output)
+    kept, indexes = _of_sparse_b(problems)
+    read, written = each_a * (m * k) + each_b * of_b * (kept * n), outputs * (m * n)
+    added = _scale_and_bias_bytes(problems, of_b, of_output) + of_b * indexes
     return np.asarray((read + written + added) * problems.batch, dtype=np.float64)
 
 
@@ -85,6 +89,16 @@ def _matrices_of_b(problems: Problems) -> Floats:
     """How many matrices B one product reads: one, or those of groups with rows: [configurations]."""
     known = [Groups.parse(text) for text in problems.groupings]
     return np.array([1.0 if groups is None else groups.active for groups in known])[problems.groups]
+
+
+def _of_sparse_b(problems: Problems) -> tuple[Ints, Ints]:
+    """Elements of a column of B that are read, and bytes of the indexes of a matrix B: [configurations] each."""
+    kept, indexes = problems.k.copy(), np.zeros(len(problems.k), np.int64)
+    for number, name in enumerate(problems.sparsities):
+        which, sparsity = problems.sparsity == number, Sparsity(name)
+        n, k = problems.n[which], problems.k[which]
+        kept[which], indexes[which] = sparsity.kept(k), sparsity.index_bytes(n, k)
+    return kept, indexes
 
 
 def _scale_and_bias_bytes(problems: Problems, of_b: Floats, of_output: Floats) -> Floats:
@@ -106,9 +120,10 @@ def _scale_and_bias_bytes(problems: Problems, of_b: Floats, of_output: Floats) -
 
 
 def shapes_of(problems: Problems) -> Ints:
-    """A number from 0 for each shape (m, n, k) with a batch, scale factors, fused operations and groups: [configurations]."""
+    """A number from 0 for each shape (m, n, k) with a batch, scale factors, fused operations, groups and sparsity: [configurations]."""
     keys, size = np.zeros(len(problems.m), np.int64), 1
-    for axis in (problems.m, problems.n, problems.k, problems.batch, problems.scale, problems.fused, problems.groups):
+    names = ("m", "n", "k", "batch", "scale", "fused", "groups", "sparsity")
+    for axis in (getattr(problems, name) for name in names):
         span = int(axis.max(initial=0)) + 1
         if size * span >= 2**63:
             keys, size = _numbered(keys), len(keys)  # below 2^31 configurations times 2^31
@@ -159,6 +174,10 @@ def attainable_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu 
 
 def _limits_ms(problems: Problems, flops: Floats, traffic: Floats, card: Gpu) -> tuple[Floats, Floats]:
     """Times of computing and of moving data at the card's peaks, ms; computing is NaN for types without a peak."""
-    peaks = [card.peak_tflops(ElementType(types.split(":")[0])) for types in problems.types_known]
-    peak = np.array([np.nan if p is None else p for p in peaks])[problems.types]
+    peaks = [
+        [card.peak_tflops(ElementType(types.split(":")[0]), Sparsity(name)) for types in problems.types_known]
+        for name in problems.sparsities
+    ]
+    known = np.array([[np.nan if p is None else p for p in each] for each in peaks])
+    peak = known[problems.sparsity, problems.types]
     return flops / (peak * 1e9), traffic / (card.memory_gb_per_s * 1e6)

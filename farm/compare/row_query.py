@@ -208,7 +208,8 @@ def _plain(value: Any) -> Any:
 
 
 _PROBLEM = (
-    "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.scale, c.fused, c.groups, c.family"
+    "c.m, c.n, c.k, c.ab || ':' || c.cd || ':' || c.acc AS types, c.beta, c.batch, c.scale, c.fused, c.groups, "
+    "c.sparsity, c.family"
 )
 _WHOLE = f"""
 c.id::text AS configuration_id, {", ".join(f"c.{name}" for name in PROBLEM_COLUMNS)}, c.family,
@@ -220,6 +221,7 @@ _TEXTS = {
     "scale": "scales",
     "fused": "fusions",
     "groups": "groupings",
+    "sparsity": "sparsities",
     "family": "families",
 }
 """Columns of texts, with the attribute of `Problems` that lists those that occur."""

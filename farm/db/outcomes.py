@@ -78,7 +78,7 @@ SELECT {", ".join(_KNOWN)} FROM (
     END) AS t(device_type)
     CROSS JOIN LATERAL (
         SELECT 2.0::double precision * c.batch * c.m * c.n * c.k AS flops,
-            gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups) AS bytes
+            gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups, c.sparsity) AS bytes
     ) w
     LEFT JOIN (SELECT {", ".join(_WITHOUT_VALUE)} FROM v_measurements WHERE false) none ON true
 ) ended

@@ -20,14 +20,14 @@ from farm.measurement import MeasuringRules
 _STAGE = """
 CREATE TEMPORARY TABLE staged (
     configuration_id uuid, m bigint, n bigint, k bigint, ab text, cd text, acc text, layout text,
-    alpha float8, beta float8, batch bigint, scale text, fused text, groups text, family text, parameters jsonb, pool int, any_device boolean, invalid text,
+    alpha float8, beta float8, batch bigint, scale text, fused text, groups text, sparsity text, family text, parameters jsonb, pool int, any_device boolean, invalid text,
     needs text[]
 ) ON COMMIT DROP
 """
 _CONFIGURATIONS = text("""
-INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, family, parameters)
+INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity, family, parameters)
 SELECT DISTINCT ON (configuration_id)
-    configuration_id, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, family, parameters
+    configuration_id, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity, family, parameters
 FROM staged ORDER BY configuration_id
 ON CONFLICT DO NOTHING
 """)
@@ -205,7 +205,7 @@ def _lines(
         s, t = p.shape, p.types
         yield (
             f"{configuration.id}\t{s.m}\t{s.n}\t{s.k}\t{t.ab.value}\t{t.cd.value}\t{t.acc.value}\t{p.layout.value}\t"
-            f"{p.alpha!r}\t{p.beta!r}\t{p.batch}\t{p.scale.value}\t{p.fused.value}\t{p.groups or NONE}\t{kernel.family}\t{parameters[kernel]}\t{pool}\t{job.any_device}\t{invalid}\t"
+            f"{p.alpha!r}\t{p.beta!r}\t{p.batch}\t{p.scale.value}\t{p.fused.value}\t{p.groups or NONE}\t{p.sparsity.value}\t{kernel.family}\t{parameters[kernel]}\t{pool}\t{job.any_device}\t{invalid}\t"
             f"{needs}\n"
         )
 

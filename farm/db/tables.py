@@ -241,6 +241,7 @@ class ConfigurationRow(Base):
     scale: Mapped[str] = mapped_column(server_default="none")
     fused: Mapped[str] = mapped_column(server_default="none")
     groups: Mapped[str] = mapped_column(server_default="none")
+    sparsity: Mapped[str] = mapped_column(server_default="none")
     family: Mapped[str]
     parameters: Mapped[dict[str, Any]]
 

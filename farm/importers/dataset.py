@@ -29,6 +29,7 @@ from farm.recording import NEEDED_COLUMNS, UNSTATED_IN_RECORDINGS, check_columns
 from farm.scale import Scale
 from farm.schema.column import ColumnType
 from farm.schema.results import COLUMNS, CONFIGURATION, RESULTS
+from farm.sparsity import Sparsity
 from farm.vendors import vendor_of_kind
 
 
@@ -165,6 +166,7 @@ def _configuration(row: Mapping[str, Any]) -> Configuration:
     for name, known, what in (
         ("scale", Scale, "the name of scale factors"),
         ("fused", Fusion, "the name of fused operations"),
+        ("sparsity", Sparsity, "a sparsity of B"),
     ):
         if row.get(name) is not None:
             _one_of(row, name, known, what)

@@ -22,6 +22,7 @@ from farm.kernels.binary import Binary, architecture_of
 from farm.kernels.families import FAMILIES, family_named
 from farm.kernels.family import Reason
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 MEMORY_SHARE = 0.9
 """The share of a device's memory that one operand set may take; the rest is for the context and the reference."""
@@ -94,6 +95,7 @@ def problem_of(row: Mapping[str, Any]) -> Problem:
     return Problem(
         shape, types, Layout(row["layout"]), float(row["alpha"]), float(row["beta"]), int(added["batch"]),
         Scale(added["scale"]), Fusion(added["fused"]), Groups.parse(added["groups"]),
+        Sparsity(added["sparsity"]),
     )  # fmt: skip
 
 
@@ -105,6 +107,7 @@ def problem_columns(problem: Problem) -> dict[str, Any]:
         **{"ab": types.ab.value, "cd": types.cd.value, "acc": types.acc.value, "layout": problem.layout.value},
         **{"alpha": problem.alpha, "beta": problem.beta, "batch": problem.batch},
         **{"scale": problem.scale.value, "fused": problem.fused.value, "groups": str(problem.groups or NONE)},
+        "sparsity": problem.sparsity.value,
     }
 
 
@@ -132,6 +135,8 @@ class Configuration:
             text += f" fused={p.fused}"
         if p.groups is not None:
             text += f" groups={p.groups}"
+        if p.sparsity is not Sparsity.NONE:
+            text += f" sparsity={p.sparsity}"
         object.__setattr__(self, "canonical", text)
 
     def __str__(self) -> str:
@@ -162,6 +167,7 @@ class Configuration:
                 Scale.parse(named.get("scale", Scale.NONE)),
                 Fusion.parse(named.get("fused", Fusion.NONE)),
                 Groups.parse(named.get("groups", NONE)),
+                Sparsity.parse(named.get("sparsity", Sparsity.NONE)),
             )
         except FarmError:
             raise
@@ -204,6 +210,8 @@ class Configuration:
             return f"{family.name} {_has_only('scale', family.scales, self.problem.scale)}"
         if self.problem.fused not in family.fusions:
             return f"{family.name} {_has_only('fused', family.fusions, self.problem.fused)}"
+        if self.problem.sparsity not in family.sparsities:
+            return f"{family.name} {_has_only('sparsity', family.sparsities, self.problem.sparsity)}"
         parameters = dict(self.kernel.parameters)
         for rule in family.rules:
             reason = rule(self.problem, parameters, device)

@@ -12,6 +12,7 @@ from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.binary import Binary, Template
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 
 def limits(name: str, values: Sequence[int]) -> str:
@@ -80,6 +81,8 @@ class KernelFamily:
     # The scale factors and the fused operations that it computes.
     scales: Collection[Scale] = (Scale.NONE,)
     fusions: Collection[Fusion] = (Fusion.NONE,)
+    # The sparsities of B whose zeros it leaves out.
+    sparsities: Collection[Sparsity] = (Sparsity.NONE,)
     # Whether kernels may have other parameters besides, with upper-case names, and the values of these.
     open_values: range | None = None
     # For a family whose blocks in a campaign file have other keys than its parameters: their model, as "module:class", a

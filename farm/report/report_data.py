@@ -157,7 +157,7 @@ def _origins(connection: Connection, only: Mapping[str, Any]) -> list[Origin]:
     ]
 
 
-_TEXTS = ("device_type", "ab", "cd", "acc", "layout", "scale", "fused", "groups", "family", "parameters")
+_TEXTS = ("device_type", "ab", "cd", "acc", "layout", "scale", "fused", "groups", "sparsity", "family", "parameters")
 _NUMBERS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 
 

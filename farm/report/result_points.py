@@ -15,6 +15,7 @@ from farm.formatting import problem_text, types_of_text
 from farm.gemm import PROBLEM_COLUMNS, ElementType, Problem
 from farm.gpus import Gpu, find_gpu
 from farm.kernels import Kernel, problem_columns, problem_of
+from farm.sparsity import Sparsity
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -179,15 +180,15 @@ class Results:
     def roof_tflops(self) -> Floats:
         """The roofline at the point's intensity (Williams, Waterman and Patterson, CACM 52, 2009); NaN where it is unknown."""
         found = np.full(len(self), np.nan)
-        inputs = np.array([str(problem.types.ab) for problem in self.problems])
+        inputs = np.array([(str(problem.types.ab), str(problem.sparsity)) for problem in self.problems]).reshape(-1, 2)
         for number, card in enumerate(self.cards):
             if card is None:
                 continue
-            for name in np.unique(inputs):
-                peak = card.peak_tflops(ElementType(name))
+            for name, sparsity in np.unique(inputs, axis=0):
+                peak = card.peak_tflops(ElementType(name), Sparsity(sparsity))
                 if peak is None:
                     continue
-                of = (self.type == number) & (inputs[self.problem] == name)
+                of = (self.type == number) & (inputs[self.problem] == (name, sparsity)).all(axis=1)
                 found[of] = np.minimum(peak, self.intensity[of] * card.memory_gb_per_s / 1e3)
         return found
 
@@ -233,7 +234,7 @@ def _numbered(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def _problems(columns: Mapping[str, Any]) -> tuple[Ints, list[Problem]]:
-    texts = ("ab", "cd", "acc", "layout", "scale", "fused", "groups")
+    texts = ("ab", "cd", "acc", "layout", "scale", "fused", "groups", "sparsity")
     code, first = _numbered([columns[name][0] if name in texts else columns[name] for name in PROBLEM_COLUMNS])
 
     def made(row: int) -> Problem:

@@ -46,6 +46,7 @@ _CONFIGURATION = (
         name="fused",
     ),
     Column("rows of each group, as in `16*8,3,0`; `none` where the product is not in groups", name="groups"),
+    Column("sparsity of B: `none` or `2:4`", name="sparsity"),
 )
 _DERIVED = {
     "settled_samples": (

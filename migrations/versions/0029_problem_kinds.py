@@ -36,6 +36,6 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute(f"DROP VIEW IF EXISTS {_VIEWS}")
     op.execute("DROP FUNCTION IF EXISTS keep_test_sets_apart CASCADE")  # with its trigger
-    op.execute("DROP FUNCTION IF EXISTS gemm_bytes, active_groups, scale_factors")
+    op.execute("DROP FUNCTION IF EXISTS gemm_bytes, bytes_of_b, active_groups, scale_factors")
     for name in _COLUMNS:
         op.execute(f"ALTER TABLE configurations DROP COLUMN {name}")

@@ -25,6 +25,7 @@ from farm.kernels import Configuration, problem_columns, problem_of
 from farm.measurement import Source
 from farm.report import best
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 from support.batch_steps import claim, form, land, leased
 from support.samples import card, document, landed, row
 from support.searches import measure, wanted
@@ -359,18 +360,22 @@ def test_the_documents_python_runs(
 )
 def test_the_database_counts_the_bytes_that_a_problem_does(engine: Engine, scale: Scale, groups: str) -> None:
     for fused in Fusion:
-        for beta, batch in ((0.0, 1), (1.0, 1 if groups != "none" else 3)):
+        for beta, batch, sparsity in ((0.0, 1, "none"), (1.0, 1 if groups != "none" else 3, "2:4")):
             shape, types = Shape(300, 200, 258), ElementTypes.parse("f16i4" if scale.of_weights else "f8e4m3:f16:f32")
-            problem = Problem(shape, types, Layout.NT, 1.0, beta, batch, scale, fused, Groups.parse(groups))
+            problem = Problem(
+                shape, types, Layout.NT, 1.0, beta, batch, scale, fused, Groups.parse(groups), Sparsity(sparsity)
+            )
             (found,) = asked(
                 engine,
-                "SELECT gemm_bytes(:m, :n, :k, :ab, :cd, :beta, :batch, :scale, :fused, :groups) AS bytes",
+                "SELECT gemm_bytes(:m, :n, :k, :ab, :cd, :beta, :batch, :scale, :fused, :groups, :sparsity) AS bytes",
                 **problem_columns(problem),
             )
             assert found["bytes"] == problem.bytes
 
 
-@pytest.mark.parametrize("kind", ["batch=2 scale=1x128:128x128 fused=bias+silu", "fused=relu groups=100*2,0,99,1"])
+@pytest.mark.parametrize(
+    "kind", ["batch=2 scale=1x128:128x128 fused=bias+silu", "fused=relu groups=100*2,0,99,1", "sparsity=2:4"]
+)
 def test_views_have_the_kind_of_a_problem_and_its_traffic(engine: Engine, announce: Announce, kind: str) -> None:
     configuration = Configuration.parse(f"cublaslt(algorithm=0) 300x208x272 f8e4m3 nt beta=1 {kind}")
     landed(engine, announce(card(1)), [(configuration.canonical, row(1.0))])

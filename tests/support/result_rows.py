@@ -37,7 +37,19 @@ def results_of(*rows: Row) -> Results:
         if any(isinstance(value, str) for value in values):
             known = list(dict.fromkeys(values))
             columns[name] = np.array([known.index(value) for value in values]), known
-        elif name in ("device_type", "ab", "cd", "acc", "layout", "scale", "fused", "groups", "family", "parameters"):
+        elif name in (
+            "device_type",
+            "ab",
+            "cd",
+            "acc",
+            "layout",
+            "scale",
+            "fused",
+            "groups",
+            "sparsity",
+            "family",
+            "parameters",
+        ):
             columns[name] = np.zeros(0, np.int64), []
         else:
             columns[name] = np.array(values, np.int64 if name in "mnk" else np.float64)

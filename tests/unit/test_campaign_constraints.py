@@ -33,6 +33,7 @@ VALUES = (
     "f32",
     "row",
     "bias+gelu",
+    "2:4",
     "tiled",
     16,
 )
@@ -64,6 +65,7 @@ def holds(text: str) -> bool:
         ("batch > 1 and m * n * batch == 2**22", True),
         ("scale == 'none' or fused in ('bias', 'bias+gelu')", True),
         ("scale != 'row'", False),
+        ("sparsity == '2:4'", True),
         ("groups == 8 and active_groups < groups", True),
         ("m < 99999999999999999999999", True),
         ("'lau' not in family and 'til' in family", True),

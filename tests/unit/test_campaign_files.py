@@ -111,6 +111,7 @@ measure:
         "batch": 1,
         "scale": 1,
         "fused": 1,
+        "sparsity": 1,
         "groups": 1,
     }
     assert campaign.measure.timing.target_rse == 0.01
@@ -185,7 +186,7 @@ measure:
         "12: problems[1].n[1]: the range 4..2 counts down; write 2..4",
         "12: problems[1].n[2]: the range 8..16 x1 has the factor 1; a factor is 2 or more",
         "13: problems[2].shapes: it is missing; give shapes (shapes: [512x512x512]), or the axes m, n and k",
-        "14: problems[3]: 5 is not a mapping; its fields are types, layouts, alpha, beta, scale, fused, batch, groups, shapes",
+        "14: problems[3]: 5 is not a mapping; its fields are types, layouts, alpha, beta, scale, fused, sparsity, batch, groups, shapes",
         "17: kernels[0].tile[0]: 33 is too large; tile goes from 1 to 32",
         "17: kernels[0].tile[1]: the range 4..64 +4 reaches 64, which is too large; tile goes from 1 to 32",
         "17: kernels[0].tile[2]: 2.5 is not a value of tile; write a whole number, or a range as in 512..2048 +512 "

@@ -20,11 +20,13 @@ from farm.gemm import ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
 from farm.groups import Groups
 from farm.scale import SCALES_OF_BOTH, Scale
+from farm.sparsity import Sparsity
 
 
 def problems_of(listed: Sequence[Problem]) -> Problems:
-    known, scales, fusions = (
-        list(dict.fromkeys(str(getattr(problem, name)) for problem in listed)) for name in ("types", "scale", "fused")
+    known, scales, fusions, sparsities = (
+        list(dict.fromkeys(str(getattr(problem, name)) for problem in listed))
+        for name in ("types", "scale", "fused", "sparsity")
     )
     groupings = list(dict.fromkeys(str(problem.groups or "none") for problem in listed))
     return Problems(
@@ -41,6 +43,8 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
         fusions=fusions,
         groups=np.array([groupings.index(str(p.groups or "none")) for p in listed]),
         groupings=groupings,
+        sparsity=np.array([sparsities.index(p.sparsity) for p in listed]),
+        sparsities=sparsities,
         family=np.zeros(len(listed), int),
         families=["tiled"],
     )
@@ -49,10 +53,12 @@ def problems_of(listed: Sequence[Problem]) -> Problems:
 def problem(
     m: int, n: int, k: int, types: str = "f32", beta: float = 0.0, batch: int = 1,
     scale: Scale = Scale.NONE, fused: Fusion = Fusion.NONE, groups: Groups | None = None,
+    sparsity: Sparsity = Sparsity.NONE,
 ) -> Problem:  # fmt: skip
     return Problem(
-        Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused, groups=groups
-    )
+        Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused, groups=groups,
+        sparsity=sparsity,
+    )  # fmt: skip
 
 
 def grouped(sizes: list[int], n: int, k: int, scale: Scale, fused: Fusion) -> Problem:
@@ -77,7 +83,8 @@ extents = st.integers(1, 2**31 - 2)
         )
         | st.builds(
             problem, extents, extents, extents, st.sampled_from(["f32", "f16", "i8", "f64"]), st.sampled_from([0, 1]),
-            st.one_of(st.just(1), extents), st.sampled_from(SCALES_OF_BOTH), st.sampled_from(Fusion),
+            st.one_of(st.just(1), extents), st.sampled_from(SCALES_OF_BOTH), st.sampled_from(Fusion), st.none(),
+            st.sampled_from(Sparsity),
         ),
         min_size=1,
         max_size=8,
@@ -88,7 +95,7 @@ def test_operations_bytes_and_shapes_are_those_of_the_problems(listed):
     assert breakdowns.flops_of(found) == pytest.approx([float(p.flops) for p in listed], rel=1e-14)
     assert breakdowns.bytes_of(found) == pytest.approx([float(p.bytes) for p in listed], rel=1e-14)
     numbers = breakdowns.shapes_of(found)
-    kinds = [(p.shape, p.batch, p.scale, p.fused, p.groups) for p in listed]
+    kinds = [(p.shape, p.batch, p.scale, p.fused, p.groups, p.sparsity) for p in listed]
     same = [[a == b for b in kinds] for a in kinds]
     assert [[a == b for b in numbers] for a in numbers] == same
 

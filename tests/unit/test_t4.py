@@ -75,7 +75,16 @@ def test_a_row_is_a_correct_result_of_its_problem_and_parameters() -> None:
     configuration = result["configuration"]
     assert configuration == {
         **{"m": 512, "n": 256, "k": 128, "ab": "f32", "cd": "f32", "acc": "f32", "layout": "nt"},
-        **{"alpha": 0.5, "beta": 1, "batch": 1, "scale": "none", "fused": "none", "groups": "none", "tile": 16},
+        **{
+            "alpha": 0.5,
+            "beta": 1,
+            "batch": 1,
+            "scale": "none",
+            "fused": "none",
+            "groups": "none",
+            "sparsity": "none",
+            "tile": 16,
+        },
     }
     assert (result["invalidity"], result["correctness"]) == ("correct", 1)
     assert result["timestamp"] == WHEN_TEXT

@@ -170,7 +170,8 @@ class CpuDevice:
             raise InvalidOnDevice(why=why)
         layout = SetLayout.of(configuration.problem, HostArena.ALIGNMENT)
         rotation = plan_rotation(
-            layout.bytes,
+            layout.bytes_at_work,
+            stored_bytes=layout.bytes,
             cache_bytes=self._cache_bytes,
             memory_bytes=int(self.identity.traits.memory_bytes * OPERANDS_SHARE),
             max_sets=MAX_SETS,

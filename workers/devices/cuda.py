@@ -342,7 +342,8 @@ class CudaDevice:
         if sets < 1:
             raise MeasurementFailed(why=f"two operand sets take {2 * layout.bytes:,} bytes, and {free:,} are free")
         return plan_rotation(
-            layout.bytes,
+            layout.bytes_at_work,
+            stored_bytes=layout.bytes,
             cache_bytes=self._l2_bytes,
             memory_bytes=int(free * ROTATION_SHARE),
             max_sets=sets,

@@ -21,6 +21,7 @@ from farm.fusion import Fusion
 from farm.gemm import ElementType, Problem
 from farm.operands import Distribution, MatrixRules, OperandRules
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 from workers.measure.elements import INTEGER_SPAN, INTEGERS, MAX_HALF, MAX_INTEGER, UNIT_ROUNDOFF, decode, encoded
 from workers.measure.stored import stored_shapes
 from workers.measure.weights import elements_of
@@ -78,6 +79,10 @@ class _Moments:
     def root_mean_square(self) -> float:
         return math.sqrt(self.mean_square)
 
+    def pruned(self, share: float) -> _Moments:
+        """Of the same matrix with that share of its elements, the others being 0."""
+        return _Moments(self.mean * share, self.mean_square * share, self.peak / math.sqrt(share), self.uneven)
+
     def times_factors(self, unit: float) -> _Moments:
         """Of the same matrix with scale factors, which are `FACTORS` times the unit."""
         uneven = self.uneven * _UNEVEN_FACTORS
@@ -105,6 +110,8 @@ def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
     """Raises `InvalidOnDevice` where a file cannot be used, or the result would overflow."""
     p, k, scale_of, unit = problem, problem.shape.k, problem.scale, factor_unit(problem)
     of_a, of_b = _moments(problem, rules, "a"), _moments(problem, rules, "b")
+    if p.sparsity is not Sparsity.NONE:
+        of_b = of_b.pruned(p.sparsity.kept(k) / k)
     a = of_a if scale_of.of_a is None else of_a.times_factors(unit)
     b = of_b if scale_of.of_b is None else of_b.times_factors(unit)
     factors = (a is not of_a) + (b is not of_b)  # of each product

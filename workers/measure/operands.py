@@ -12,6 +12,9 @@ their own.
 
 Scale factors and a bias have numbers of their own too. Factors are uniform on `FACTORS`, and a bias is as large as the rest of
 the result (`workers.measure.magnitudes.bias_rules`), so that one that is left out or swapped shows.
+
+A sparse B lies here with its zeros, which verification reads. Which elements of a block are kept is random, so that a wrong index
+shows. A kernel compresses B before it is timed.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from farm.errors import MeasurementFailed
+from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.gemm import ElementType, Problem
 from farm.operands import MatrixRules, OperandRules
+from farm.sparsity import BLOCK, KEPT, Sparsity
 from workers.measure.elements import MAX_INTEGER, STORAGE, encode, encoded, packed, poison
 from workers.measure.magnitudes import DEFAULT, FACTORS, bias_rules, factor_unit
 from workers.measure.stored import Factors, factors_of_group, stored_shapes
@@ -105,12 +110,22 @@ class SetLayout:
 
     @property
     def bytes(self) -> int:
+        """Those of memory, with a compressed copy of a sparse B."""
         types, factors = self.problem.types, self.a_factors + self.b_factors
         of_cd = self.outputs + self.addends + self.bias
         inputs = self.inputs * types.ab.bytes
         if types.ab.low_bit_weights:
             inputs += self.inputs_of_b * types.ab.of_b.bytes
+        if self.problem.sparsity is not Sparsity.NONE:
+            inputs += self.problem.matrices_of_b * self.problem.bytes_of_b
         return inputs + of_cd * types.cd.bytes + factors * self.problem.factor_type.bytes
+
+    @property
+    def bytes_at_work(self) -> int:
+        """Those that a kernel reads and writes: of a sparse B the compressed copy alone."""
+        if self.problem.sparsity is Sparsity.NONE:
+            return self.bytes
+        return self.bytes - (self.inputs_of_b - self.b_offset) * self.problem.types.ab.of_b.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +142,19 @@ class Rotation:
         return "cold" if self.cold else "warm"
 
 
-def plan_rotation(set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_sets: int) -> Rotation:
+def plan_rotation(
+    set_bytes: int, *, cache_bytes: int, memory_bytes: int, max_sets: int, stored_bytes: int | None = None
+) -> Rotation:
     """Enough sets to cover the cache twice, and two at least; fewer where memory or `max_sets` ends first.
 
     A rotation that was cut short and fits into twice the cache is marked as not cold.
+
+    Args:
+        set_bytes: What a kernel reads and writes of a set.
+        stored_bytes: What a set takes in memory, if that is more.
     """
     wanted = max(2, -(-CACHE_FACTOR * cache_bytes // set_bytes))
-    sets = max(1, min(wanted, max_sets, memory_bytes // set_bytes))
+    sets = max(1, min(wanted, max_sets, memory_bytes // (stored_bytes or set_bytes)))
     footprint = sets * set_bytes
     return Rotation(sets=sets, footprint_bytes=footprint, cold=footprint >= CACHE_FACTOR * cache_bytes)
 
@@ -240,8 +261,9 @@ class Buffers:
 Write = Callable[[Any, ElementType, MatrixRules, int, int], None]
 """Fills a flat array with elements under the rules, for a seed and a stream: streams of one seed are different numbers."""
 
-A_STREAM, C_STREAM, B_STREAM, A_FACTORS_STREAM, B_FACTORS_STREAM, BIAS_STREAM = range(6)
-"""Streams of the matrices. One buffer of A and B is one stream, that of A. So are two, but for weights of fewer bits."""
+A_STREAM, C_STREAM, B_STREAM, A_FACTORS_STREAM, B_FACTORS_STREAM, BIAS_STREAM, KEPT_STREAM = range(7)
+"""Streams of the matrices. One buffer of A and B is one stream, that of A. So are two, but for weights of fewer bits. The stream of
+the elements that are kept is followed by others of its kind."""
 
 
 def _stream_of_b(problem: Problem) -> int:
@@ -261,6 +283,7 @@ class _Part:
     offset: int = 0
     stored: tuple[int, int, int] = (0, 0, 0)  # as of `stored_shapes`
     factors: float = 0.0  # of scale factors: what `FACTORS` are multiplied with, to which numbers on [-1, 1] are moved
+    sparse_along: int | None = None  # the axis of k, where two of four elements are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,16 +301,28 @@ def _contents(layout: SetLayout, rules: OperandRules) -> dict[tuple[ElementType,
     types, stored = problem.types, stored_shapes(problem)
     places = {"a": (A_STREAM, 0), "b": (B_STREAM, layout.b_offset), "c": (C_STREAM, 0)}
 
+    sparse = problem.sparsity is not Sparsity.NONE
+    if sparse and matrices["b"].file is not None:
+        raise InvalidOnDevice(
+            why=f"{matrices['b'].weights_name} is not pruned, and the problem has sparsity={problem.sparsity}; "
+            "fill B with a distribution"
+        )
+    if sparse and types.ab.of_b.per_item != 1:
+        raise InvalidOnDevice(
+            why=f"B of {types.ab.of_b} is not pruned: sparsity={problem.sparsity} needs elements of 8 bits or more"
+        )
+    along = {"b": 2 if problem.layout.b_transposed else 1} if sparse else {}
+
     def parts_of(*names: str) -> tuple[_Part, ...]:
-        return tuple(_Part(matrices[name], *places[name], stored[name]) for name in names)
+        return tuple(_Part(matrices[name], *places[name], stored[name], sparse_along=along.get(name)) for name in names)
 
     def alone(name: str, stream: int, stride: int) -> _Content:
-        if matrices[name].file is not None:
+        if matrices[name].file is not None or name in along:
             return _Content(seed, parts_of(name), stride)
         return _Content(seed, (_Part(matrices[name], stream),))
 
     own_types = types.ab.of_a is not types.ab.of_b
-    if own_types or (matrices["a"] == matrices["b"] and matrices["a"].file is None):
+    if own_types or (matrices["a"] == matrices["b"] and matrices["a"].file is None and not sparse):
         found = {
             (types.ab.of_a, A_STREAM): alone("a", A_STREAM, layout.inputs),
             (types.ab.of_b, _stream_of_b(problem)): alone("b", _stream_of_b(problem), layout.inputs_of_b),
@@ -384,6 +419,8 @@ class Arena:
                 self._write(target, kind, part.rules, content.seed, part.stream)
             else:
                 target[:] = self._xp.asarray(elements_of(part.rules, kind, *part.stored).reshape(-1))
+            if part.sparse_along is not None:
+                self._prune(target.reshape(part.stored), part.sparse_along, content.seed)
         if content.stride:
             sets = buffer[: buffer.size // content.stride * content.stride].reshape(-1, content.stride)
             sets[1:] = sets[0]
@@ -395,6 +432,29 @@ class Arena:
         numbers += np.float32((FACTORS[1] + FACTORS[0]) / 2 * part.factors)
         if numbers is not target:
             target[:] = encode(kind, numbers, self._xp)
+
+    def _prune(self, matrices: Any, along: int, seed: int) -> None:
+        """Sets all but two elements of each block of four along k to zero, by a pattern that is random for each block."""
+        xp = self._xp
+        # As whole numbers: a float times 0 may be -0, which is not nothing to a library that looks at bits.
+        bits = matrices.view(np.dtype(f"u{matrices.dtype.itemsize}"))
+        by_line = bits if along == 2 else bits.swapaxes(1, 2)
+        _, lines, k = by_line.shape
+        blocks, patterns = -(-k // BLOCK), xp.asarray(PATTERNS)
+        step = max(1, _DRAWN // blocks)
+        parts = (matrix[first : first + step] for matrix in by_line for first in range(0, lines, step))
+        for number, part in enumerate(parts):
+            drawn = xp.empty(len(part) * blocks, np.float32)
+            self._write(drawn, ElementType.F32, _UNIFORM, seed, KEPT_STREAM + number)
+            which = ((drawn + 1) * (len(PATTERNS) / 2)).astype(np.int8).clip(max=len(PATTERNS) - 1)
+            part[...] *= patterns[which].reshape(len(part), -1)[:, :k]
+
+
+_DRAWN = 2**24
+"""Blocks whose patterns are drawn at once: 64 MiB."""
+
+PATTERNS = np.array([[place in kept for place in range(BLOCK)] for kept in combinations(range(BLOCK), KEPT)], np.uint8)
+"""Which elements of a block are kept: the ways to choose two of four [6, 4], as 0 and 1."""
 
 
 class HostArena:

@@ -127,7 +127,8 @@ def _described(results: Results, points: Ints, values: Any) -> dict[str, Any] | 
         return None
     top = int(known[int(np.argmax(values[known]))])
     card = results.cards[results.type[top]]
-    peak = None if card is None else card.peak_tflops(results.problems[results.problem[top]].types.ab)
+    problem = results.problems[results.problem[top]]
+    peak = None if card is None else card.peak_tflops(problem.types.ab, problem.sparsity)
     return {
         "kernel": str(results.kernels[results.kernel[top]]),
         "kernel_short": results.kernel_names[results.kernel[top]],

@@ -29,7 +29,18 @@ def cost(visit: Visiting, m: str = "", n: str = "", k: str = "", beta: bool = Fa
     form = Form(
         models.costs,
         visit.request.query_params,
-        fields=("types", "layout", "batch", "scale", "fused", "groups", "objective", "time", "mix_protocols"),
+        fields=(
+            "types",
+            "layout",
+            "batch",
+            "scale",
+            "fused",
+            "groups",
+            "sparsity",
+            "objective",
+            "time",
+            "mix_protocols",
+        ),
     )
     shape = {"m": m, "n": n, "k": k, "beta": "true" if beta else ""}
     query = {"types": "f16", **form.values, "shape": f"{m}x{n}x{k}", "beta": float(beta), "top": TOP}

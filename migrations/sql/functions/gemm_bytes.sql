@@ -21,15 +21,24 @@ CREATE OR REPLACE FUNCTION active_groups(groups text) RETURNS bigint LANGUAGE sq
     ) END
 $$;
 
+-- One matrix B. Of a sparse one, the elements that are kept, and two bits for the index of each.
+CREATE OR REPLACE FUNCTION bytes_of_b(n bigint, k bigint, ab text, sparsity text) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE sparsity
+        WHEN 'none' THEN k::double precision * n * element_bytes_of_b(ab)
+        WHEN '2:4' THEN floor(((k + 3) / 4 + (k + 2) / 4)::double precision * n * element_bytes_of_b(ab))
+            + ceil(((k + 3) / 4 + (k + 2) / 4) * n / 4.0)::double precision
+    END
+$$;
+
 CREATE OR REPLACE FUNCTION gemm_bytes(
-    m bigint, n bigint, k bigint, ab text, cd text, beta double precision, batch bigint, scale text, fused text, groups text
+    m bigint, n bigint, k bigint, ab text, cd text, beta double precision, batch bigint, scale text, fused text, groups text, sparsity text
 ) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
     SELECT batch * (
         m::double precision * k * element_bytes(ab)
         + m::double precision * n * element_bytes(cd) * CASE WHEN beta = 0 THEN 1 ELSE 2 END
         + 4 * scale_factors(split_part(scale, ':', 1), m, k)
         + CASE WHEN groups = 'none' THEN 1 ELSE active_groups(groups) END * (
-            k::double precision * n * element_bytes_of_b(ab)
+            bytes_of_b(n, k, ab, sparsity)
             + CASE WHEN scale = 'none' THEN 0 ELSE CASE WHEN scale LIKE 'none:%' THEN 2 ELSE 4 END
                 * scale_factors(coalesce(nullif(split_part(scale, ':', 2), ''), scale), n, k) END
             + CASE WHEN fused LIKE 'bias%' THEN n::double precision * element_bytes(cd) ELSE 0 END

@@ -21,7 +21,7 @@ SELECT
     h.name AS host,
     r.measured_at,
     r.source,
-    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.batch, c.scale, c.fused, c.groups, c.family, c.parameters,
+    c.m, c.n, c.k, c.ab, c.cd, c.acc, c.layout, c.alpha, c.beta, c.batch, c.scale, c.fused, c.groups, c.sparsity, c.family, c.parameters,
     f.flops,
     f.bytes,
     f.flops / f.bytes AS intensity,
@@ -77,7 +77,7 @@ LEFT JOIN campaigns g ON g.id = r.campaign_id
 CROSS JOIN LATERAL (
     SELECT
         2.0::double precision * c.batch * c.m * c.n * c.k AS flops,
-        gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups) AS bytes
+        gemm_bytes(c.m, c.n, c.k, c.ab, c.cd, c.beta, c.batch, c.scale, c.fused, c.groups, c.sparsity) AS bytes
 ) f
 WHERE r.source %s 'sentinel'
 $view$, v_name, v_is);

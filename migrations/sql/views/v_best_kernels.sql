@@ -7,7 +7,7 @@
 
 CREATE OR REPLACE VIEW v_best_kernels AS
 SELECT p.device_type, p.source, p.protocol, p.distribution, p.l2, p.clock_policy,
-    p.m, p.n, p.k, p.ab, p.cd, p.acc, p.layout, p.alpha, p.beta, p.batch, p.scale, p.fused, p.groups,
+    p.m, p.n, p.k, p.ab, p.cd, p.acc, p.layout, p.alpha, p.beta, p.batch, p.scale, p.fused, p.groups, p.sparsity,
     c.family, c.parameters, c.id AS configuration_id,
     p.fastest[1] AS runtime_ms,
     2.0::double precision * p.batch * p.m * p.n * p.k / p.fastest[1] / 1e9 AS tflops,
@@ -16,18 +16,18 @@ SELECT p.device_type, p.source, p.protocol, p.distribution, p.l2, p.clock_policy
     p.cublaslt_ms,
     p.cublaslt_ms / p.fastest[1] AS speed_up
 FROM (
-    SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups,
+    SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity,
         count(*) AS kernels, min(ARRAY[runtime_ms, measurement_id]) AS fastest,
         min(runtime_ms) FILTER (WHERE own_choice) AS cublaslt_ms
     FROM (
-        SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups,
+        SELECT device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity,
             own_choice, measurement_id,
             CASE
                 WHEN cardinality(times) = 1 THEN times[1]
                 ELSE (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) FROM unnest(times) AS t(ms))
             END AS runtime_ms
         FROM (
-            SELECT d.type AS device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups,
+            SELECT d.type AS device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity,
                 c.family = 'cublaslt' AND c.parameters = '{"algorithm": 0}' AS own_choice,
                 min(r.id) AS measurement_id, array_agg(r.runtime_ms) AS times
             FROM measurements r JOIN devices d ON d.id = r.device_id JOIN configurations c ON c.id = r.configuration_id
@@ -42,7 +42,7 @@ FROM (
             GROUP BY c.id, d.type, source, protocol, distribution, l2, clock_policy
         ) kernel
     ) timed
-    GROUP BY device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups
+    GROUP BY device_type, source, protocol, distribution, l2, clock_policy, m, n, k, ab, cd, acc, layout, alpha, beta, batch, scale, fused, groups, sparsity
 ) p
 JOIN measurements f ON f.id = p.fastest[2]::bigint
 JOIN configurations c ON c.id = f.configuration_id
