@@ -69,11 +69,11 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
 
 def with_probes(error: _Floats, measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:
     """Expected errors of candidates [rows], with the largest for kernels that have fewer than `PROBES` measured rows of the type,
-    the scale factors and the fused operations, in groups or without.
+    the scale factors, the fused operations and the sparsity, in groups or without.
 
     Both tables have raw columns, with one column for each kernel parameter.
     """
-    kernel = ["ab", "scale", "fused", "groups", *kernel_columns(candidates)]
+    kernel = ["ab", "scale", "fused", "groups", "sparsity", *kernel_columns(candidates)]
     both = pd.concat([with_added_columns(each)[kernel] for each in (measured, candidates)], ignore_index=True)
     both["groups"] = both["groups"] != NONE
     which = both.groupby(kernel, dropna=False, sort=False).ngroup().to_numpy()

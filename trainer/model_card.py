@@ -110,7 +110,7 @@ def _trust(facts: TableFacts, learned: Learned) -> str:
     lines = [
         f"Inside the shapes it learned from ({extents}), and for kernels and types of the list above.",
         "It predicts any shape and any parameter, also far outside of the measured ones. The column `outside` names how far.",
-        "It refuses families, types, scale factors, fused operations, groups and layouts that it has not seen together.",
+        "It refuses families, types, scale factors, fused operations, groups, sparsity and layouts that it has not seen together.",
         _batches(rows),
         _added(rows),
         f"It predicts `{facts.device_type}` only, and no other card.",
@@ -140,7 +140,7 @@ def _batches(rows: pd.DataFrame) -> str:
 
 
 def _added(rows: pd.DataFrame) -> str:
-    """Which scale factors, fused operations and groups it knows, in full: the list of kinds may be cut."""
+    """Which scale factors, fused operations, groups and sparsity it knows, in full: the list of kinds may be cut."""
     known = []
     for family, of_family in vocabulary_of(rows).families.items():
         by_elements: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def _added(rows: pd.DataFrame) -> str:
             by_elements.setdefault(elements, []).extend(added)
         known += [f"{family} with {elements} ({', '.join(each)})" for elements, each in by_elements.items() if each]
     learned = "; ".join(known) if known else "none"
-    return f"It predicts scale factors, fused operations and groups only as it has seen them: it has learned from {learned}."
+    return f"It predicts scale factors, fused operations, groups and sparsity only as it has seen them: it has learned from {learned}."
 
 
 def _left_out(facts: TableFacts) -> str:

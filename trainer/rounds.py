@@ -219,7 +219,8 @@ def _candidates(
     found, start = [], 0
     for problem in problems:
         rows = range(start, start + len(options[problem]))
-        s, added = problem.shape, scalars_text(1, 0, scale=problem.scale, fused=problem.fused)
+        named = {"scale": problem.scale, "fused": problem.fused, "sparsity": problem.sparsity}
+        s, added = problem.shape, scalars_text(1, 0, **named)
         groups = problem.groups or Groups((s.m,))
         kind = f"{problem.types} {problem.layout}{added}{'' if problem.groups is None else f' {GROUPED}'}"
         found.append(Candidate(kind, (s.m, s.n, s.k, problem.batch, groups.active, groups.largest), rows))

@@ -281,7 +281,7 @@ def _plain(value: Any) -> Any:
 
 def with_added_columns(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `ADDED_COLUMNS`, where rows that do not say them are as usual: one product, without scale factors, fused
-    operations and groups."""
+    operations, groups and sparsity."""
     added = {
         name: table[name].fillna(usual).astype(type(usual) if isinstance(usual, int) else "object")
         if name in table
@@ -470,6 +470,9 @@ def types_of(configured: pd.DataFrame) -> pd.Series:
     there = configured["groups"] != NONE
     if there.any():
         found += pd.Series(f" {GROUPED}", found.index).where(there, "")
+    there = configured["sparsity"] != NONE
+    if there.any():
+        found += (" sparsity=" + configured["sparsity"]).where(there, "")
     return found
 
 

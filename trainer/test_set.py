@@ -97,7 +97,7 @@ def evaluate_on(model: Predictor, configured: pd.DataFrame) -> tuple[dict[str, M
         `mean_error_high_pct`; bootstrap over problems, since kernels of one problem err together) and the coverage of
         the intervals at 50 and 80% (`coverage_50_pct`, `coverage_80_pct`; `coverage_pct` is at 90%). For the runtime
         also what `choosing` gives. And the predictions of each row, NaN where the model does not know its family, types, layout,
-        scale factors, fused operations or groups.
+        scale factors, fused operations, groups or sparsity.
     """
     frame = _known_rows(model, configured)
     if frame.empty:

@@ -1,7 +1,7 @@
 """The raw columns that a model takes, what a model knows about their values, and how gaps are filled.
 
 One row is one configuration. `m, n, k, ab, family` are required. `cd, acc, layout, alpha, beta, batch, scale, fused,
-groups` have the defaults of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family,
+groups, sparsity` have the defaults of the farm's own configurations. Every kernel parameter is a column; a gap means the default of the row's family,
 or nothing where the family has no such parameter.
 """
 
@@ -20,24 +20,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUIRED = ("m", "n", "k", "ab", "family")
-WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch", "scale", "fused", "groups")
+WITH_DEFAULT = ("cd", "acc", "layout", "alpha", "beta", "batch", "scale", "fused", "groups", "sparsity")
 OUTPUTS = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj", "tflops")
 
 EXTENTS = ("m", "n", "k")
-TEXTS = ("family", "ab", "cd", "acc", "layout", "scale", "fused", "groups")
+TEXTS = ("family", "ab", "cd", "acc", "layout", "scale", "fused", "groups", "sparsity")
 """The columns of texts."""
 
-_TYPES = ("ab", "cd", "acc", "scale", "fused", "groups")
+_TYPES = ("ab", "cd", "acc", "scale", "fused", "groups", "sparsity")
 """Those that `types_text` takes."""
 
 NONE = "none"
-"""No scale factors, no fused operations, or no groups."""
+"""No scale factors, no fused operations, no groups, or a B without known zeros."""
+
+SPARSE = "2:4"
+"""The sparsity of B: two of four elements along k are kept, each with an index of two bits."""
 
 GROUPED = "grouped"
 """In the texts of types: the product is in groups of rows, of any number and sizes."""
 
 _FIXED = {"alpha": 1.0, "beta": 0.0, "batch": 1.0}
-_FIXED_TEXTS = {"layout": "nn", "scale": NONE, "fused": NONE, "groups": NONE}
+_FIXED_TEXTS = {"layout": "nn", "scale": NONE, "fused": NONE, "groups": NONE, "sparsity": NONE}
 """What replaces a gap of these, in every family."""
 
 OF_KIND = ("ab_bytes", "cd_bytes", "acc_bytes", "a_transposed", "b_transposed")
@@ -48,6 +51,9 @@ _BLOCKS = ("a_lines", "a_inner", "b_lines", "b_inner")
 
 BIAS = "bias"
 """The fused operation that reads a vector, and the number that says where it is fused, as 0 and 1."""
+
+IS_SPARSE = "sparse"
+"""The number that says where B is sparse, as 0 and 1."""
 
 _OF_GROUPS = ("groups", "active_groups", "largest_group")
 """Numbers of groups, of those with rows, and of rows of the largest. Without groups all are 1: there is one matrix B."""
@@ -119,15 +125,18 @@ def _single(value: str) -> Text:
     return Text(_FIRST, (value,))
 
 
-def types_text(ab: str, cd: str, acc: str, scale: str = NONE, fused: str = NONE, groups: str = NONE) -> str:
-    """`f8e4m3:bf16:f32 scale=row fused=bias grouped`: element types, with scale factors, fused operations and groups where there are
-    any.
+def types_text(
+    ab: str, cd: str, acc: str, scale: str = NONE, fused: str = NONE, groups: str = NONE, sparsity: str = NONE
+) -> str:
+    """`f8e4m3:bf16:f32 scale=row fused=bias grouped`: element types, with scale factors, fused operations, groups and sparsity where
+    there are any.
 
     What was measured of a family is known by these texts, so a product with scale factors is something else than a plain one. The
     sizes of groups are not part of it.
     """
     added = (("" if scale == NONE else f" scale={scale}"), ("" if fused == NONE else f" fused={fused}"))
-    return f"{ab}:{cd}:{acc}{''.join(added)}{'' if groups == NONE else f' {GROUPED}'}"
+    grouped, sparse = "" if groups == NONE else f" {GROUPED}", "" if sparsity == NONE else f" sparsity={sparsity}"
+    return f"{ab}:{cd}:{acc}{''.join(added)}{grouped}{sparse}"
 
 
 def types_columns(types: str, m: int) -> dict[str, str]:
@@ -138,9 +147,11 @@ def types_columns(types: str, m: int) -> dict[str, str]:
     return columns | dict(each.split("=", 1) for each in named)
 
 
-def _kind_text(family: str, ab: str, cd: str, acc: str, layout: str, scale: str, fused: str, groups: str) -> str:
+def _kind_text(
+    family: str, ab: str, cd: str, acc: str, layout: str, scale: str, fused: str, groups: str, sparsity: str
+) -> str:
     """As in `Configurations.kinds`, of `TEXTS`."""
-    return f"{family}:{types_text(ab, cd, acc, scale, fused, groups)}:{layout}"
+    return f"{family}:{types_text(ab, cd, acc, scale, fused, groups, sparsity)}:{layout}"
 
 
 def is_table(frame: Mapping[str, Any] | pd.DataFrame) -> TypeGuard[pd.DataFrame]:
@@ -158,7 +169,7 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS` and `_OF_GROUPS`.
+    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS`, `_OF_GROUPS` and `IS_SPARSE`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types as `types_text` writes them, and layout of each row: "family:ab:cd:acc:layout".
@@ -462,8 +473,14 @@ class Vocabulary:
         families, types, scales, fusions = (texts[name].position(values) for name, values in among.items())
         numbers = self._completed(frame, families, labels)
         of_kind = stacked(self._of_kind(texts), len(labels))
-        added = (*self._blocks.take(scales, axis=1), self._biased.take(fusions), *_of_groups(sizes, len(labels)))
-        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS)
+        sparse = texts["sparsity"].is_in((SPARSE,)).astype("float64")
+        added = (
+            *self._blocks.take(scales, axis=1),
+            self._biased.take(fusions),
+            *_of_groups(sizes, len(labels)),
+            sparse,
+        )
+        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS, IS_SPARSE)
         columns = dict(zip(names, (*numbers, *of_kind, *added), strict=True))
         if sizes is not None:
             _check_groups(sizes, columns, frame, labels)

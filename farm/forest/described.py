@@ -8,11 +8,14 @@ from typing import Any
 
 from .arrays import BadFiles, require
 
-FORMAT = 8
+FORMAT = 9
 """The version of `model.json` and its arrays."""
 
+WITHOUT_SPARSITY = 8
+"""The version before: its models have learned from no sparse B. Its files are the same."""
+
 WITHOUT_SCALE = 7
-"""The version before: its models have learned from no scale factors, no fused operations and no groups."""
+"""The version before that: its models have learned from no scale factors, no fused operations and no groups either."""
 
 WITHOUT_BATCH = 6
 """The version before that: its models have learned from no batches either."""
@@ -20,7 +23,7 @@ WITHOUT_BATCH = 6
 WITHOUT_BURST = 5
 """The version before that: its models have no protocol and no burst time either."""
 
-READABLE = (WITHOUT_BURST, WITHOUT_BATCH, WITHOUT_SCALE, FORMAT)
+READABLE = (WITHOUT_BURST, WITHOUT_BATCH, WITHOUT_SCALE, WITHOUT_SPARSITY, FORMAT)
 
 TIMES = ("burst", "settled")
 """What the runtime of a model may be. None: another time, or not known."""
@@ -101,7 +104,7 @@ def description_of(content: bytes) -> dict[str, Any]:
 
 def _model_of(number: Any) -> dict[str, Any]:
     """What a `model.json` of a readable format must have."""
-    if number == FORMAT:
+    if number > WITHOUT_SCALE:
         return _MODEL
     family = {name: kind for name, kind in _FAMILY.items() if name != "batched" or number > WITHOUT_BATCH}
     vocabulary = {name: kind for name, kind in _VOCABULARY.items() if name not in ("scales", "fusions")}

@@ -15,9 +15,9 @@ import numpy as np
 
 from .card import Card
 from .choice import COMPARED, Choices, Foretold
-from .columns import EXTENTS, OF_KIND, Array, Configurations, Floats, Vocabulary
+from .columns import EXTENTS, IS_SPARSE, OF_KIND, Array, Configurations, Floats, Vocabulary
 from .energy import Efforts
-from .physics import LIBRARY_TILES, Library, Tiling, Work, load_bytes, reference_ms, scale_and_bias_bytes
+from .physics import LIBRARY_TILES, Library, Tiling, Work, bytes_of_b, load_bytes, reference_ms, scale_and_bias_bytes
 from .timing import Loops, Timing, time_ms
 
 _MANY_WAVES = 64.0
@@ -167,7 +167,10 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
         }
     )
     # Shares of the L2 that the problem and its operands take.
-    yield _OPERANDS, np.array([work.bytes, mk * ab * batch, nk * ab * matrices, mn * cd * batch]) / card.l2_bytes
+    yield (
+        _OPERANDS,
+        np.array([work.bytes, mk * ab * batch, bytes_of_b(rows) * matrices, mn * cd * batch]) / card.l2_bytes,
+    )
 
 
 _OPERANDS = ("log2_l2", "log2_l2_a", "log2_l2_b", "log2_l2_d")
@@ -322,6 +325,7 @@ def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:
     yield _one_hot("scale_is_", rows.scales, vocabulary.scale_names)
     added = scale_and_bias_bytes(rows)
     yield ("log2_scale_and_bias_bytes",), np.where(added > 0, added, np.nan)[None]
+    yield ("sparse_b",), rows[IS_SPARSE][None]
     operations, fused = vocabulary.operations
     yield tuple(f"fuses_{name}" for name in operations), fused.take(rows.fusions, axis=1)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .card import Card
-from .columns import BIAS, Configurations, Floats, stacked
+from .columns import BIAS, IS_SPARSE, Configurations, Floats, stacked
 
 LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 """Tiles that vendors' libraries have kernels of, for every type."""
@@ -68,11 +68,29 @@ def scale_and_bias_bytes(rows: Configurations) -> Floats:
     return found
 
 
+SPARSE_SPEED_UP = 2.0
+"""Sparse tensor cores take half as long: the peak in NVIDIA's data sheets, which counts zeros."""
+
+
+def bytes_of_b(rows: Configurations) -> Floats:
+    """Bytes of a matrix B of each row; of a sparse one, those of the elements that are kept, and of their indexes of two bits."""
+    n, k, size = rows["n"], rows["k"], rows["ab_bytes"]
+    dense: Floats = k * n * size
+    if not rows[IS_SPARSE].any():
+        return dense
+    kept = (np.ceil(k / 4) + np.ceil((k - 1) / 4)) * n
+    return np.where(rows[IS_SPARSE] > 0, kept * size + np.ceil(kept / 4), dense)
+
+
 def compulsory_bytes(rows: Configurations) -> Floats:
     """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0.
     B of groups without rows is not read."""
     m, n, k = rows["m"], rows["n"], rows["k"]
-    inputs, outputs = (m * k + rows["active_groups"] * (k * n)) * rows["ab_bytes"], m * n * rows["cd_bytes"]
+    if rows[IS_SPARSE].any():
+        inputs = m * k * rows["ab_bytes"] + rows["active_groups"] * bytes_of_b(rows)
+    else:
+        inputs = (m * k + rows["active_groups"] * (k * n)) * rows["ab_bytes"]
+    outputs = m * n * rows["cd_bytes"]
     added = scale_and_bias_bytes(rows)
     return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0) + added) * rows["batch"]
 
@@ -97,7 +115,7 @@ class Work:
     @classmethod
     def of(cls, rows: Configurations, card: Card) -> Work:
         flops, traffic = flops_of(rows), compulsory_bytes(rows)
-        peak = rows.texts["ab"].map(card.flops_per_ms.__getitem__)
+        peak = rows.texts["ab"].map(card.flops_per_ms.__getitem__) * np.where(rows[IS_SPARSE] > 0, SPARSE_SPEED_UP, 1.0)
         return cls(flops, traffic, peak, flops / peak, traffic / card.bytes_per_ms)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .arrays import Expected, read_arrays, require
 from .card import Card
-from .columns import Array, Configurations, Floats, Vocabulary
+from .columns import IS_SPARSE, Array, Configurations, Floats, Vocabulary
 from .physics import LOAD_BYTES, Tiling, Work
 
 CONSTANTS: Mapping[str, float] = {
@@ -54,8 +54,8 @@ _WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
 _MIXERS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
 _HIGHEST_BYTE, _HALF, _SIXTEEN = np.uint64(56), np.uint64(32), np.uint64(16)
 
-_SCALE, _FUSION, _GROUPED = 1 << 8, 1 << 16, 1 << 24
-"""Steps between the numbers of types with other scale factors, with other fused operations, and in groups."""
+_SCALE, _FUSION, _GROUPED, _SPARSE = 1 << 8, 1 << 16, 1 << 24, 1 << 25
+"""Steps between the numbers of types with other scale factors, with other fused operations, in groups, and with a sparse B."""
 
 _L2_OVER_MEMORY = 2.0
 _SHARPNESS = 4
@@ -118,8 +118,9 @@ def _keys(rows: Configurations, vocabulary: Vocabulary) -> Array:
     layouts = values[2]
     layouts[:] = 1 + rows["a_transposed"] + 2 * rows["b_transposed"]
     values[1] = vocabulary.kernels(rows)
-    # Scale factors, fused operations and groups are part of the types.
+    # Scale factors, fused operations, groups and sparsity are part of the types.
     values[3] = rows.types + _SCALE * rows.scales + _FUSION * rows.fusions + _GROUPED * rows.grouped
+    values[3] += (_SPARSE * rows[IS_SPARSE]).astype("uint64")
     values[4] = values[1] + (layouts << _HIGHEST_BYTE)
     values[5:] = np.minimum(rows.alignments, LOAD_BYTES)
     # A base for each family and width of elements: SIMT and tensor cores have little in common.

@@ -112,8 +112,8 @@ def _folds(shapes: pd.DataFrame, rows: pd.DataFrame, columns: list[str]) -> Floa
 
 
 def answers(ask: Callable[[pd.DataFrame], pd.DataFrame], rows: pd.DataFrame) -> pd.DataFrame:
-    """A model's prediction of each row; NaN for rows of a kind (family, types, layout, scale factors, fused operations, in a batch
-    or not, in groups or not) that it refuses."""
+    """A model's prediction of each row; NaN for rows of a kind (family, types, layout, scale factors, fused operations, sparsity, in a
+    batch or not, in groups or not) that it refuses."""
     import pandas as pd
 
     try:

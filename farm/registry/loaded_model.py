@@ -47,7 +47,7 @@ class Model:
         return self._predictor.vocabulary.batches
 
     def known(self, table: pd.DataFrame) -> Bools:
-        """Which rows of a table of raw columns have a family, types, a layout, a batch, scale factors, fused operations and groups
+        """Which rows of a table of raw columns have a family, types, a layout, a batch, scale factors, fused operations, groups and sparsity
         that the model can predict."""
         return self._predictor.known(table)
 

@@ -130,11 +130,12 @@ def _knows(family: dict[str, Any], problem: Problem) -> bool:
 
 
 def _types(problem: Problem) -> str:
-    """As models call the types of a problem, with its scale factors and fused operations, and whether it has groups."""
+    """As models call the types of a problem, with its scale factors, fused operations and sparsity, and whether it has groups."""
     from farm.forest.columns import types_text
 
     types = problem.types
-    return types_text(types.ab, types.cd, types.acc, problem.scale, problem.fused, str(problem.groups or NONE))
+    groups = str(problem.groups or NONE)
+    return types_text(types.ab, types.cd, types.acc, problem.scale, problem.fused, groups, problem.sparsity)
 
 
 def _layouts_text(family: dict[str, Any]) -> str:

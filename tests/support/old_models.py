@@ -7,16 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from farm.forest.described import WITHOUT_BATCH
+from farm.forest.described import WITHOUT_BATCH, WITHOUT_SCALE
 from farm.forest.predictor import DESCRIPTION
 
 _PROBLEMS = "problems.npz"
 
 
 def as_format(folder: Path, number: int) -> None:
-    """Turns a stored model into one of an older format: from before models knew scale factors and groups, and up to 6 from
-    before batches."""
+    """Turns a stored model into one of an older format: from before models knew a sparse B, up to 7 from before scale factors and
+    groups, and up to 6 from before batches."""
     described = json.loads((folder / DESCRIPTION).read_text())
+    if number > WITHOUT_SCALE:
+        (folder / DESCRIPTION).write_text(json.dumps(described | {"format": number}))
+        return
     vocabulary = described["vocabulary"]
     del vocabulary["scales"], vocabulary["fusions"]
     numbers = 7

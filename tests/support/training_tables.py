@@ -14,6 +14,7 @@ from farm import registry
 from farm.fusion import Activation
 from farm.groups import Groups
 from farm.kernels import Configuration
+from farm.sparsity import Sparsity
 
 DEVICE_TYPE = "test-device"
 GPPERF = Path(__file__).parents[1] / "data" / "gpperf"
@@ -128,7 +129,7 @@ _RATES = {"none": 1.0, "tensor": 1.0, "row": 0.9, "1x128:128x128": 0.6}
 def kinds_table(kinds: Sequence[str] = KINDS, *, shapes: int = 60, seed: int = 0, power: bool = True) -> pd.DataFrame:
     """cuBLASLt in FP8: each of the kinds on random shapes.
 
-    A problem takes the longer of computing at 1000 TFLOP/s, or less with `scale`, and of memory at 4 TB/s; a launch 3 us. GELU
+    A problem takes the longer of computing at 1000 TFLOP/s, less with `scale` or twice as much with `sparsity`, and of memory at 4 TB/s; a launch 3 us. GELU
     takes another 1 ps of each element.
     """
     draw = np.random.default_rng(seed)
@@ -139,7 +140,8 @@ def kinds_table(kinds: Sequence[str] = KINDS, *, shapes: int = 60, seed: int = 0
 def _of_kind(m: int, n: int, k: int, kind: str, *, power: bool) -> dict[str, object]:
     one = Configuration.parse(f"cublaslt() {m}x{n}x{k} f8e4m3 nt {kind}")
     problem = one.problem
-    computing_ms = problem.flops / (1e12 * _RATES[problem.scale])
+    rate = 1e12 * _RATES[problem.scale] * (2 if problem.sparsity is Sparsity.TWO_OF_FOUR else 1)
+    computing_ms = problem.flops / rate
     activating_ms = 1e-9 * m * n * problem.batch * (problem.fused.activation is Activation.GELU)
     runtime_ms = 0.003 + max(computing_ms, problem.bytes / 4e9) + activating_ms
     power_w = 150 + 450 * computing_ms / runtime_ms if power else np.nan

@@ -412,8 +412,10 @@ def test_the_card_and_the_interface_say_which_groups_a_model_knows() -> None:
     grouped, plain = card_of_model(BOTH), card_of_model(PLAIN_TABLE)
     assert f"- `cublaslt {F16} grouped nt`\n" in grouped
     assert re.search(r"k \d+ to [\d,]+, 4 to 64 groups\)", grouped)
-    assert f"groups only as it has seen them: it has learned from cublaslt with {F16} (grouped)." in grouped
-    assert "groups only as it has seen them: it has learned from none." in plain
+    assert (
+        f"groups and sparsity only as it has seen them: it has learned from cublaslt with {F16} (grouped)." in grouped
+    )
+    assert "groups and sparsity only as it has seen them: it has learned from none." in plain
     assert kinds_of(configurations(BOTH)) == [f"cublaslt {F16} grouped nt", f"cublaslt {F16} nt"]
     assert MODEL.vocabulary.measured()["cublaslt"]["layouts"] == {F16: ["nt"], f"{F16} grouped": ["nt"]}
     types = {column.name: str(column.type) for column in signature(MODEL.vocabulary).inputs}

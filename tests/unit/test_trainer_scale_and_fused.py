@@ -17,6 +17,7 @@ from farm.forest.arrays import BadFiles
 from farm.forest.choice import CONSTANTS, KERNELS, TILES, Choices
 from farm.forest.choice import kinds as choice_kinds
 from farm.forest.columns import REQUIRED, WITH_DEFAULT, Configurations, types_columns, types_text
+from farm.forest.described import FORMAT
 from farm.forest.features import loops_of, see
 from farm.forest.physics import Work
 from farm.forest.predictor import DESCRIPTION, Predictor
@@ -294,7 +295,7 @@ def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) ->
     MODEL.save(tmp_path)
     described = tmp_path / DESCRIPTION
     text = described.read_text()
-    described.write_text(text.replace('"format": 8', '"format": 7'))
+    described.write_text(text.replace(f'"format": {FORMAT}', '"format": 7'))
     with pytest.raises(BadFiles, match="vocabulary must have element_bytes, families, parameters, usual_output"):
         Predictor.load(tmp_path)
     described.write_text(re.sub(r'("row": \[\s+)1.0', r"\g<1>0.0", text))
@@ -375,12 +376,12 @@ def test_the_card_and_the_interface_say_what_a_model_knows() -> None:
     assert f"- `cublaslt {FP8} scale=1x128:128x128 nt`\n" in card
     assert f"- `cublaslt {FP8} fused=bias+gelu nt`\n" in card
     assert (
-        "refuses families, types, scale factors, fused operations, groups and layouts that it has not seen together"
+        "refuses families, types, scale factors, fused operations, groups, sparsity and layouts that it has not seen together"
         in card
     )
     assert f"learned from cublaslt with {FP8} ({', '.join(sorted(KINDS[2:]))})." in card
     assert (
-        "scale factors, fused operations and groups only as it has seen them: it has learned from none."
+        "scale factors, fused operations, groups and sparsity only as it has seen them: it has learned from none."
         in card_of_model(kinds_table(["", "batch=8"]))
     )
     assert kinds_of(configured)[0] == f"cublaslt {FP8} fused=bias nt"
