@@ -23,7 +23,7 @@ from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, E
 from farm.kernels import FAMILIES
 from farm.measurement import TEST_ROW, Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
@@ -387,7 +387,7 @@ SCALES = {
         if blocks is not None
         for extent in (blocks.lines, blocks.inner)
     )
-    for scale in Scale
+    for scale in SCALES_OF_BOTH
     if scale is not Scale.NONE
 }
 FUSIONS = {

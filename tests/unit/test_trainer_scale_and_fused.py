@@ -28,7 +28,7 @@ from farm.kernels import FAMILIES, Configuration
 from farm.registry import predict, recommend
 from farm.registry.held_out import answers
 from farm.registry.loaded_model import Model
-from farm.scale import SCALES_OF_BOTH, Scale
+from farm.scale import SCALES_OF_BOTH
 from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, DEVICE_TYPE, KINDS, kinds_table, tiled_table
 from trainer import rounds
@@ -112,7 +112,7 @@ def test_traffic_counts_factors_and_bias_as_a_problem_does() -> None:
     """Of shapes whose last blocks are smaller, in each combination."""
     lines = [
         f"cublaslt() 300x200x257 f8e4m3 nt beta={beta} batch={batch} scale={scale} fused={fused}"
-        for beta, batch, scale, fused in product((0, 1), (1, 3), Scale, Fusion)
+        for beta, batch, scale, fused in product((0, 1), (1, 3), SCALES_OF_BOTH, Fusion)
     ]
     every = [Configuration.parse(line) for line in lines]
     table = pd.DataFrame([{**each.columns(), "row": row} for row, each in enumerate(every)])
