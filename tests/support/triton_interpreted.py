@@ -22,11 +22,11 @@ from farm.kernels.triton.binaries import TEMPLATE
 from farm.operands import OperandRules
 from workers.kernels.group_tiles import group_tiles
 from workers.kernels.toolchains.triton_program import loaded
-from workers.measure.elements import decode
+from workers.measure.elements import decode, unpacked
 from workers.measure.operands import HostArena, OperandSet, SetLayout
 
 _DTYPES = {
-    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "i8": "int8",
+    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "i8": "int8", "u8": "uint8",
     "i32": "int32",
 }  # fmt: skip
 
@@ -96,11 +96,14 @@ def expected(p: Problem, given: OperandSet) -> Any:
             axis=1,
         )
     o = given.stacked()
-    a, b = decode(p.types.ab.of_a, o.a), decode(p.types.ab.of_b, o.b)
-    if o.a_factors is not None and o.b_factors is not None:
-        a = a * _spread(o.a_factors, a.shape, p.scale.of_a)
-        b = b * _spread(o.b_factors.swapaxes(1, 2), b.swapaxes(1, 2).shape, p.scale.of_b).swapaxes(1, 2)
-    result = p.alpha * (a @ b)
+    lines = o.b.swapaxes(1, 2) if p.layout.b_transposed else o.b
+    numbers = decode(p.types.ab.of_b, unpacked(p.types.ab.of_b, lines))
+    a, b = decode(p.types.ab.of_a, o.a), numbers if p.layout.b_transposed else numbers.swapaxes(1, 2)
+    if o.a_factors is not None:
+        a = a * _spread(decode(p.factor_type, o.a_factors), a.shape, p.scale.of_a)
+    if o.b_factors is not None:
+        b = b * _spread(decode(p.factor_type, o.b_factors).swapaxes(1, 2), b.shape, p.scale.of_b)
+    result = p.alpha * (a @ b.swapaxes(1, 2))
     if o.c is not None:
         result = result + p.beta * decode(p.types.cd, o.c)
     if o.bias is not None:

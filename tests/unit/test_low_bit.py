@@ -20,6 +20,7 @@ from support.fake_cuda import FakeCupy
 from support.known_devices import H200
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
 from workers.devices.cuda_verify import CudaVerifier
+from workers.kernels.base import Placement
 from workers.measure import verify as verifying
 from workers.measure.elements import decode, encode, packed, unpacked
 from workers.measure.magnitudes import result_scale
@@ -115,6 +116,22 @@ search: {strategy: random, problems: 40}"""
     assert any(p.shape.k % 2 for p in drawn)
 
 
+def test_triton_compiles_in_what_its_weights_are() -> None:
+    def defined(rest: str) -> dict[str, str]:
+        binary = Configuration.parse(f"triton(tile_k=128) {rest}").binary(H200.traits)
+        assert binary is not None
+        return dict(binary.definitions)
+
+    found = defined("16x4096x4096 f16i4 nt scale=none:1x64")
+    names = ("TYPE_A", "TYPE_B", "CD", "SCALE_A", "SCALE_B", "WEIGHTS_PER_FACTOR", "WHOLE_SECTORS")
+    assert [found[name] for name in names] == ["f16", "i4", "f16", "none", "1x64", "64", "1"]
+    assert (
+        defined("16x4096x4112 f16i4 nt")["WHOLE_SECTORS"] == defined("16x4112x4096 bf16f4 nn")["WHOLE_SECTORS"] == "0"
+    )
+    assert defined("16x4096x4096 bf16i8 nt scale=none:row")["WEIGHTS_PER_FACTOR"] == "0"
+    assert defined("64x4096x4096 f8e4m3 nt scale=1x128")["WEIGHTS_PER_FACTOR"] == "0"
+
+
 # --- memory and numbers -------------------------------------------------------------------------------------
 
 
@@ -180,6 +197,18 @@ def test_sets_have_matrices_and_factors_of_their_own(types: str, layout: str) ->
     assert len({x.tobytes() for x in arrays if x is not None}) == 13  # results are poison
     assert sets[0].b.nbytes == 2 * 66 * 192 * given.types.ab.of_b.bits // 8
     assert decode(given.types.ab.of_a, sets[0].b_factors).max() < 0.51
+
+
+@pytest.mark.parametrize(("types", "layout"), [("f16i4", "nt"), ("bf16f4", "nn"), ("bf16i8", "nt")])
+def test_a_kernel_gets_the_addresses_of_its_set(cupy: FakeCupy, types: str, layout: str) -> None:
+    given = problem(Shape(3, 66, 192), types, layout, "none:1x64", batch=2, beta=1.0)
+    buffers = DeviceArena(cupy, 2**10, 132).buffers(SetLayout.of(given, ALIGNMENT), 3, OperandRules())
+    placement = Placement.of(buffers, 3)
+    for index in range(3):
+        one = buffers.views(index)
+        assert placement.addresses(index) == tuple(x.ctypes.data for x in (one.a, one.b, one.c, one.d) if x is not None)
+        assert one.b_factors is not None
+        assert placement.added(index) == (0, one.b_factors.ctypes.data, 0)
 
 
 @pytest.mark.parametrize("kind", [ElementType.I4, ElementType.F4])

@@ -50,6 +50,12 @@ CASES = [
     f"triton({TILE}) {SHAPE} i8 tn alpha=3 beta=-2 batch=3",
     f"triton({TILE}) {SCALED} f8e4m3 nt scale=1x128:128x128 fused=bias+gelu beta=1",
     f"triton({TILE}) {SCALED} f8e5m2e4m3:f16:f32 nn scale=row",
+    f"triton({TILE}) {SCALED} f16i4:f32:f32 nt beta=1 batch=2 scale=none:1x64",
+    f"triton({TILE}) {SCALED} f16f4:f32:f32 nn batch=2 scale=none:1x32",
+    f"triton({TILE}) {SHAPE} f16i8:f32:f32 nt scale=none:row",
+    f"triton({TILE.replace('tile_k=32', 'tile_k=128')}) {SCALED} f16i4 nt scale=none:1x32 fused=bias+silu",
+    "triton(tile_m=16,tile_n=16,tile_k=64,group_m=1) 70x64x128 f16i8 nt groups=20,0,50 scale=none:1x32",
+    "triton(tile_m=16,tile_n=16,tile_k=32,group_m=1) 70x64x128 f16i4 nt groups=20,0,50 scale=none:1x64",
 ]
 
 LARGEST = {"f32": 2e-6, "f16": 2e-3, "bf16": 1e-2, "i32": 0.0}

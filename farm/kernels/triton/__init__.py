@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.fusion import Fusion
-from farm.gemm import MAX_EXTENT, ElementType, Problem
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import (
     EIGHT_BIT_FLOATS,
@@ -17,13 +17,14 @@ from farm.kernels.rules import (
     whole_scalars,
 )
 from farm.kernels.triton.binaries import MULTIPLE, TEMPLATE, binary_of
-from farm.scale import SCALES_OF_BOTH, Scale
+from farm.scale import Scale
 
 _E = ElementType
 
 _TYPES: Mapping[ElementType, tuple[tuple[ElementType, ElementType], ...]] = {
     **{ab: known for ab, known in TYPES_OF_CUDA.items() if ab is not _E.F64},
     **dict.fromkeys(EIGHT_BIT_FLOATS, OUTPUTS_OF_8BIT_FLOATS),
+    **{ab: ((ab.of_a, _E.F32), (_E.F32, _E.F32)) for ab in INPUT_TYPES if ab.low_bit_weights},
 }
 
 _FIRST = (8, 0)
@@ -87,6 +88,8 @@ def shared_bytes(problem: Problem, p: Mapping[str, int], capability: tuple[int, 
     s, layout, ab = problem.shape, problem.layout, problem.types.ab
     # Tensor cores of Hopper read tiles in shared memory while the next ones arrive; 8-bit types along k only.
     in_place = capability is not None and _HOPPER <= capability < (10, 0) and p["tile_m"] >= 64 and p["warps"] % 4 == 0
+    if ab.low_bit_weights:  # B is converted on its way
+        return 0 if s.k % MULTIPLE or layout.a_transposed else (p["stages"] - 1) * p["tile_m"] * p["tile_k"] * ab.bytes
     total = 0
     for tile, along_k, extent in (
         (p["tile_m"], not layout.a_transposed, s.m if layout.a_transposed else s.k),
@@ -135,7 +138,7 @@ TRITON = KernelFamily(
     templates=(TEMPLATE,),
     batched=True,
     grouped=True,
-    scales=SCALES_OF_BOTH,
+    scales=tuple(Scale),
     fusions=tuple(Fusion),
     rules=(
         _types_known,

@@ -38,6 +38,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     s, types, layout, p = problem.shape, problem.types, problem.layout, parameters
     scales = problem.scale.split(":")
     multiples = {"m": layout.a_transposed and s.m % MULTIPLE == 0, "n": s.n % MULTIPLE == 0, "k": s.k % MULTIPLE == 0}
+    of_b, along_b = problem.scale.of_b, s.k if layout.b_transposed else s.n
     definitions = {
         "TYPE_A": types.ab.of_a.value,
         "TYPE_B": types.ab.of_b.value,
@@ -54,6 +55,8 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         "ADDS_C": int(problem.beta != 0),
         "SCALE_A": scales[0],
         "SCALE_B": scales[-1],
+        "WEIGHTS_PER_FACTOR": (of_b.inner or 0) if of_b is not None and problem.scale.of_weights else 0,
+        "WHOLE_SECTORS": int(types.ab.of_b.per_item > 1 and along_b % (2 * MULTIPLE) == 0),
         "BIAS": int(problem.fused.bias),
         "ACTIVATION": "none" if problem.fused.activation is None else problem.fused.activation.value,
     }

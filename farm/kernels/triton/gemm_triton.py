@@ -8,6 +8,9 @@ its first row, where its rows end, and its number, as `workers.kernels.group_til
 
 Scale factors lie as `workers.measure.stored` describes. One for the matrix or for a row multiplies the whole sum, and one for 128
 elements along k the sum of a tile, which lies inside these.
+
+Weights of fewer bits are converted to A's type before they are multiplied. A factor for each `WEIGHTS_PER_FACTOR` of them along k
+multiplies the sum of a tile that lies inside these, and otherwise the weights.
 """
 
 import triton
@@ -22,6 +25,8 @@ _ELEMENTS = {
     "f8e5m2": "fp8e5",
     "i8": "i8",
     "i32": "i32",
+    "i4": "u8",  # two in a byte, as f4
+    "f4": "u8",
 }
 _ACCUMULATORS = {"f32": tl.float32, "f16": tl.float16, "i32": tl.int32}
 
@@ -34,7 +39,8 @@ def specialisation(defined):
     """
     a, b, d = (f"*{_ELEMENTS[defined[name]]}" for name in ("TYPE_A", "TYPE_B", "CD"))
     signature = {
-        **{"a": a, "b": b, "c": d, "d": d, "scale_a": "*fp32", "scale_b": "*fp32", "bias": d},
+        **{"a": a, "b": b, "c": d, "d": d, "scale_a": "*fp32", "bias": d},
+        "scale_b": a if defined["SCALE_A"] == "none" != defined["SCALE_B"] else "*fp32",
         **({"groups": "*i64"} if defined["GROUPED"] == "1" else {}),
         **dict.fromkeys(("m", "n", "k"), "i32"),
         **dict.fromkeys(("alpha", "beta"), "i32" if defined["ACC"] == "i32" else "fp32"),
@@ -87,6 +93,28 @@ def scaled(value, of_rows, of_columns):
 
 
 @triton.jit
+def number_of(code, KIND: tl.constexpr, DTYPE: tl.constexpr):
+    """A weight of 4 bits as a float16 or bfloat16, whose bits are found without a conversion."""
+    bits = code.to(tl.uint16)
+    if KIND == "i4":  # 1032 or 136 and the number: these have the last bit of 1
+        if DTYPE == tl.float16:
+            return (bits ^ 0x6408).to(tl.float16, bitcast=True) - 1032.0
+        else:
+            return (bits ^ 0x4308).to(tl.bfloat16, bitcast=True) - 136.0
+    elif DTYPE == tl.float16:  # exponent and mantissa at their place, and then another bias
+        return ((bits & 8) << 12 | (bits & 7) << 9).to(tl.float16, bitcast=True) * 16384.0
+    else:
+        return ((bits & 8) << 12 | (bits & 7) << 6).to(tl.bfloat16, bitcast=True) * 8.507059173023462e37
+
+
+@triton.jit
+def unpacked(pairs, KIND: tl.constexpr, DTYPE: tl.constexpr, LINES: tl.constexpr, LENGTH: tl.constexpr):
+    """[LINES, LENGTH]: the numbers of bytes that have two each."""
+    numbers = tl.join(number_of(pairs & 15, KIND, DTYPE), number_of(pairs >> 4, KIND, DTYPE))
+    return tl.reshape(numbers, (LINES, LENGTH))
+
+
+@triton.jit
 def activated(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
         return tl.maximum(x, 0.0)
@@ -115,6 +143,7 @@ def gemm(
     beta,
     ACC: tl.constexpr,
     PRECISION: tl.constexpr,
+    TYPE_B: tl.constexpr,
     A_TRANSPOSED: tl.constexpr,
     B_TRANSPOSED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -128,6 +157,8 @@ def gemm(
     ADDS_C: tl.constexpr,
     SCALE_A: tl.constexpr,
     SCALE_B: tl.constexpr,
+    WEIGHTS_PER_FACTOR: tl.constexpr,  # along k, of weights alone that have factors of groups
+    WHOLE_SECTORS: tl.constexpr,  # whether lines of packed weights are multiples of 16 bytes
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
@@ -170,28 +201,74 @@ def gemm(
     else:
         b_column, b_inner = 1, n
     a_tile = a + product * m * k + rows[:, None] * a_row + inner[None, :] * a_inner
-    b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+    PACKED: tl.constexpr = TYPE_B == "i4" or TYPE_B == "f4"
+    if PACKED:
+        if B_TRANSPOSED:
+            length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
+        else:
+            length, lines, halves = n // 2, inner, first_column // 2 + tl.arange(0, TILE_N // 2)
+        if WHOLE_SECTORS:
+            length = tl.multiple_of(length, 16)
+        if WIDE:
+            halves = halves.to(tl.int64)
+        b_tile = b + product_of_b * n * k // 2 + lines[:, None] * length + halves[None, :]
+        if B_TRANSPOSED:
+            b_step = TILE_K // 2
+        else:
+            b_step = TILE_K * length
+    else:
+        b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+        b_step = TILE_K * b_inner
 
+    GROUP_OF_TILE: tl.constexpr = WEIGHTS_PER_FACTOR >= TILE_K
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
     total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32 if BLOCKS else ACC)
     for step in range(0, tl.cdiv(k, TILE_K)):
         if WHOLE_K:
             x = tl.load(a_tile, mask=row_exists[:, None], other=0.0)
-            y = tl.load(b_tile, mask=column_exists[None, :], other=0.0)
         else:
             left = k - step * TILE_K
             x = tl.load(a_tile, mask=row_exists[:, None] & (inner[None, :] < left), other=0.0)
+        if PACKED and B_TRANSPOSED:
+            if WHOLE_K:
+                pairs = tl.load(b_tile, mask=column_exists[:, None], other=0)
+            else:
+                pairs = tl.load(b_tile, mask=column_exists[:, None] & (halves[None, :] < left // 2), other=0)
+            y = tl.trans(unpacked(pairs, TYPE_B, x.dtype, TILE_N, TILE_K))
+        elif PACKED:
+            if WHOLE_K:
+                pairs = tl.load(b_tile, mask=halves[None, :] < length, other=0)
+            else:
+                pairs = tl.load(b_tile, mask=(inner[:, None] < left) & (halves[None, :] < length), other=0)
+            y = unpacked(pairs, TYPE_B, x.dtype, TILE_K, TILE_N)
+        elif WHOLE_K:
+            y = tl.load(b_tile, mask=column_exists[None, :], other=0.0)
+        else:
             y = tl.load(b_tile, mask=(inner[:, None] < left) & column_exists[None, :], other=0.0)
+        if TYPE_B == "i8" and x.dtype != tl.int8:
+            y = y.to(x.dtype)
+        if WEIGHTS_PER_FACTOR > 0:
+            factors = scale_b + product_of_b * tl.cdiv(k, WEIGHTS_PER_FACTOR) * n + columns
+            if not GROUP_OF_TILE:
+                GROUPS: tl.constexpr = TILE_K // WEIGHTS_PER_FACTOR
+                numbers = step * GROUPS + tl.arange(0, GROUPS)
+                exists = (numbers[:, None] * WEIGHTS_PER_FACTOR < k) & column_exists[None, :]
+                of_groups = tl.load(factors[None, :] + numbers[:, None] * n, mask=exists, other=0.0)
+                by_group = tl.reshape(y, (GROUPS, WEIGHTS_PER_FACTOR, TILE_N)) * of_groups[:, None, :]
+                y = tl.reshape(by_group, (TILE_K, TILE_N))
         if BLOCKS:
             at = step * TILE_K // 128
             of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, at, SCALE_A, TILE_M)
             of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, at, SCALE_B, TILE_N)
             part = tl.dot(x, y, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
             total += scaled(part.to(tl.float32), of_rows, of_columns)
+        elif WEIGHTS_PER_FACTOR > 0 and GROUP_OF_TILE:
+            of_group = tl.load(factors + step * TILE_K // WEIGHTS_PER_FACTOR * n, mask=column_exists, other=0.0)
+            total += tl.dot(x, y, out_dtype=ACC) * of_group.to(tl.float32)[None, :]
         else:
             total = tl.dot(x, y, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
         a_tile += TILE_K * a_inner
-        b_tile += TILE_K * b_inner
+        b_tile += b_step
 
     if ACC == tl.int32:
         result = total * alpha
@@ -201,6 +278,9 @@ def gemm(
         of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, 0, SCALE_A, TILE_M)
         of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
         result = scaled(result, of_rows, of_columns)
+    elif SCALE_B == "row":
+        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
+        result *= of_columns.to(tl.float32)[None, :]
     place = rows[:, None] * n + columns[None, :]
     exists = row_exists[:, None] & column_exists[None, :]
     if ADDS_C:
