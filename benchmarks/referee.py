@@ -4,7 +4,8 @@
 
 Two questions:
   cheats  Each kernel of `tests/gpu/own/cheats.cu` is measured as an own kernel. It must not get a row. Those that hang or fault run in
-          a process of their own.
+          a process of their own. If Triton is installed, so is each kernel of `tests/gpu/own/triton_cheats.py`; FARM_TRITON_VERSION
+          is the installed version.
   honest  The source of the family `tiled` is measured as an own kernel in five variants, in turn with the family itself. Both times
           must agree within 1%.
 """
@@ -12,6 +13,7 @@ Two questions:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -48,14 +50,21 @@ CHEATS = {
     17: "writes random plausible numbers", 18: "writes behind D", 19: "writes before D", 20: "changes A", 21: "changes B",
     22: "writes the D of another operand set", 23: "leaves out C", 24: "zeroes A, C and D",
     25: "is slow where nothing changed", 26: "uses what lies behind A", 27: "computes every second launch",
-    28: "never ends", 29: "faults", 30: "launches another kernel",
+    28: "never ends", 29: "faults", 30: "launches another kernel", 31: "leaves out 4% of k where nothing changed",
 }  # fmt: skip
 """The values of CHEAT in cheats.cu."""
+
+CHEATS_IN_TRITON = {
+    1: "writes nothing", 2: "leaves out the last step of k", 3: "computes even tiles only", 4: "writes a constant",
+    5: "computes in half precision", 6: "computes where D is poisoned", 7: "writes behind D", 8: "changes A",
+}  # fmt: skip
+"""The values of CHEAT in triton_cheats.py."""
 
 IN_A_PROCESS = (28, 29)
 """Cheats that end the process that measures them."""
 
 CHEATING_PROBLEM = "512x512x512 f32 nn alpha=1.5 beta=0.5"
+CHEATING_IN_TRITON = "512x512x512 f32 nn alpha=1.5"
 
 
 def own(file: Path, *, code: str | None = None, **keys: Any) -> Definition:
@@ -70,6 +79,14 @@ def own(file: Path, *, code: str | None = None, **keys: Any) -> Definition:
 def cheats() -> Definition:
     """The kernels of cheats.cu; the parameter CHEAT chooses one, and 0 is honest."""
     return own(OWN / "cheats.cu", entry="cheat", grid=("n / 16", "m / 16"), block=("16", "16"), parameters=("CHEAT",))
+
+
+def cheats_in_triton() -> Definition:
+    """The kernels of triton_cheats.py; the parameter CHEAT chooses one, and 0 is honest."""
+    return own(
+        OWN / "triton_cheats.py", entry="cheat", grid=("m / 64", "n / 64"), block=(), arguments=("a", "b", "d", "m", "n", "k", "alpha"),
+        parameters=("CHEAT",), warps="4", stages="3",
+    )  # fmt: skip
 
 
 def tiled(element: ElementType) -> Definition:
@@ -165,8 +182,8 @@ def refused_in_a_process(
     return {"kind": failure["kind"], "check": "", "message": failure["message"]}
 
 
-def cheat(number: int, definition: Definition) -> Configuration:
-    return Configuration.parse(f"source(definition={definition.id},CHEAT={number}) {CHEATING_PROBLEM}")
+def cheat(number: int, definition: Definition, problem: str = CHEATING_PROBLEM) -> Configuration:
+    return Configuration.parse(f"source(definition={definition.id},CHEAT={number}) {problem}")
 
 
 def compared(device: Any, pair: Pair, definition: Definition, repetitions: int) -> dict[str, Any]:
@@ -214,6 +231,10 @@ def main() -> None:
         for number, name in CHEATS.items():
             if number not in IN_A_PROCESS:
                 cheated.append({"cheat": name, **refused(device, cheat(number, definition))})
+        in_triton = cheats_in_triton()
+        for number, name in CHEATS_IN_TRITON.items() if importlib.util.find_spec("triton") else ():
+            found = refused(device, cheat(number, in_triton, CHEATING_IN_TRITON))
+            cheated.append({"cheat": f"Triton: {name}", **found})
         of_element = {element: tiled(element) for element in (ElementType.F32, ElementType.F64)}
         for pair in HONEST:
             repetitions = asked.repetitions if time.monotonic() < end - 60 else 1

@@ -323,6 +323,13 @@ def slow_where_nothing_changed(call: Call) -> None:
     call.compute(3.0 if same else 1.0)
 
 
+def skips_a_little_where_nothing_changed(call: Call) -> None:
+    """It keeps 1 of 25 tiles where it has seen the numbers."""
+    same = call.state.get(call.address) == call.a[0, 0, 0]
+    call.state[call.address] = call.a[0, 0, 0].copy()
+    call.compute(0.96 if same else 1.0)
+
+
 CHEATS: dict[Callable[[Call], None], str] = {
     returns_at_once: "result",
     writes_zeros: "result",
@@ -355,5 +362,6 @@ CHEATS: dict[Callable[[Call], None], str] = {
     changes_b: "inputs",
     zeroes_its_inputs: "inputs",
     slow_where_nothing_changed: "time",
+    skips_a_little_where_nothing_changed: "time",
 }
 """Cheats, and which check finds each."""

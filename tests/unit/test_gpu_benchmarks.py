@@ -444,6 +444,10 @@ def test_the_kernels_of_the_referee_can_be_launched_and_every_cheat_is_in_the_fi
     for number in (0, *referee.CHEATS):
         assert referee.cheat(number, cheats).why_invalid(hopper) is None
     assert list(load(referee.campaign_of(cheats, tmp_path), limit=1).definitions) == [cheats.id]
+    in_triton = referee.cheats_in_triton()
+    assert set(map(int, re.findall(r"if CHEAT == (\d+)", in_triton.code))) == set(referee.CHEATS_IN_TRITON)
+    for number in (0, *referee.CHEATS_IN_TRITON):
+        assert referee.cheat(number, in_triton, referee.CHEATING_IN_TRITON).why_invalid(hopper) is None
     assert len(referee.HONEST) >= 5
     for pair in referee.HONEST:
         definition = referee.tiled(pair.built_in.problem.types.ab)

@@ -102,7 +102,7 @@ def test_a_refusal_names_where_a_kernel_writes(
 
 def test_walks_are_queued_while_the_card_is_held(measured: Callable[..., Measurement], cupy: FakeCupy) -> None:
     measured(plain)
-    assert cupy.held_ms == [cuda_referee.HOLD_MS] * cuda_referee.SAMPLES
+    assert cupy.held_ms == [cuda_referee.HOLD_MS] * 2 * cuda_referee.SAMPLES
 
 
 def test_operands_of_each_measurement_are_others(measured: Callable[..., Measurement]) -> None:

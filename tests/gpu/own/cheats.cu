@@ -135,6 +135,15 @@ extern "C" __global__ void cheat(float* a, float* b, float* c, float* d, int m, 
         half_sum = __hfma(__float2half(a[(size_t)row * k + i]), __float2half(b[(size_t)i * n + column]), half_sum);
     }
     float sum = __half2float(half_sum);
+#elif CHEAT == 31  // leaves out 4% of k where nothing changed, and keeps D
+    const bool same = seen(block, d, __float_as_uint(a[(size_t)blockIdx.y * 16 * k]));
+    const int end = same ? k - k / 25 : k;
+    float sum = 0.0f;
+    for (int i = 0; i < end; ++i) sum += a[(size_t)row * k + i] * b[(size_t)i * n + column];
+    if (same) {
+        if (sum == 12345.678f) *mine = sum;  // so that the compiler keeps the loop
+        return;
+    }
 #else
     float sum = product(a, b, row, column, n, k);
 #endif
