@@ -9,6 +9,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,10 +36,12 @@ from farm.services.processes import is_alive
 from support.fake_cuda import CUDARuntimeError, FakeCupy
 from support.homes import eventually
 from support.toolkit import PTXAS, cubin
+from workers.kernels.base import Placement
 from workers.kernels.binary_facts import read_facts
 from workers.kernels.cutlass3x.library import ALIGNMENT, Library
 from workers.kernels.toolchains.compilation import resources
 from workers.kernels.toolchains.nvcc import Nvcc, error_line
+from workers.measure.operands import SetLayout
 
 PARAMETERS = {
     "tile_m": 64, "tile_n": 64, "tile_k": 32, "warp_m": 32, "warp_n": 32,
@@ -62,11 +65,12 @@ def of(given: Configuration, arch: str) -> Binary:
     return binary_of(given.problem, dict(given.kernel.parameters), arch)
 
 
-HOPPER = cutlass3x.binary_of(
-    configuration().problem,
-    dict(Kernel.of("cutlass3x", tile_n=16, tile_k=32, stream_k=1, epilogue=0).parameters),
-    "sm_90a",
-)
+def hopper(text: str) -> Binary:
+    asked = Configuration.parse(text)
+    return cutlass3x.binary_of(asked.problem, dict(asked.kernel.parameters), "sm_90a")
+
+
+HOPPER = hopper("cutlass3x(tile_n=16,tile_k=32,stream_k=1,epilogue=0) 1024 f16")
 
 
 def aligned(made: Binary) -> tuple[int, ...]:
@@ -414,19 +418,51 @@ class TestWithNvcc:
         assert record.params_bytes % ALIGNMENT == 0
         library = Library(FakeCupy(), record.hash, built.code)
         library.multiprocessors = library.clusters = 132
-        addresses = (2**30, 2**31, 0, 2**32)
-        problem = library.problem(
-            Problem(Shape(128, 128, 4096), ElementTypes.parse("f16")), addresses, swizzle=1, raster=0
-        )
-        assert library.workspace_bytes(problem) > 8 * 128 * 16 * 4  # parts of 8 tiles, in f32
+
+        def problem(shape: Shape) -> Any:
+            return library.problem(placed(Problem(shape, ElementTypes.parse("f16"))), 0, 0, swizzle=1, raster=0)
+
+        small = problem(Shape(128, 128, 4096))
+        assert library.workspace_bytes(small) > 8 * 128 * 16 * 4  # parts of 8 tiles, in f32
         for shape in (Shape(128, 128, 4100), Shape(128, 132, 4096)):
-            misaligned = library.problem(Problem(shape, ElementTypes.parse("f16")), addresses, swizzle=1, raster=0)
             with pytest.raises(InvalidOnDevice, match="CUTLASS refuses the problem: its extents"):
-                library.workspace_bytes(misaligned)
+                library.workspace_bytes(problem(shape))
         if shutil.which("nvidia-smi") is None:
             with pytest.raises(CUDARuntimeError, match=r"InsufficientDriver|NoDevice"):
                 library.open()
-            packed = np.empty(record.params_bytes + ALIGNMENT, np.uint8)
-            place = -(-packed.ctypes.data // ALIGNMENT) * ALIGNMENT
-            with pytest.raises(MeasurementFailed, match="the driver made no TMA descriptor"):
-                library.pack(place, problem, 2**33)
+            assert_no_descriptors(library, record.params_bytes, small)
+
+    @pytest.mark.long
+    def test_a_kernel_for_groups_factors_and_fused_operations_compiles_too(self) -> None:
+        try:
+            compiler = Nvcc.find()
+        except CompilerMissing as missing:
+            pytest.skip(str(missing))
+        text = "cutlass3x(tile_k=128,tile_m=32,swap=1) 300x256x512 f8e4m3 nt scale=1x128:128x128 fused=bias+gelu groups=0,300"
+        problem = Configuration.parse(text).problem
+        built = compiler.compile(hopper(text))
+        record = built.record
+        assert (record.shared_bytes, record.threads, record.spill_bytes) == (226_304, 384, 0)
+        library = Library(FakeCupy(), record.hash, built.code)
+        library.multiprocessors = library.clusters = 132
+        operands = library.problem(placed(problem), 0, 2**33, swizzle=1, raster=0)
+        assert (
+            library.workspace_bytes(operands) == 132 * 5 * 128
+        )  # descriptors of A, B, C, and D for two groups of warps
+        if shutil.which("nvidia-smi") is None:
+            assert_no_descriptors(library, record.params_bytes, operands)
+
+
+def placed(problem: Problem) -> Placement:
+    """An operand set at addresses that nothing reads."""
+    return Placement(
+        layout=SetLayout.of(problem, 256), sets=1, inputs=2**30, inputs_of_b=2**30, addends=0, outputs=2**32,
+        a_factors=2**34, b_factors=2**35, bias=2**36,
+    )  # fmt: skip
+
+
+def assert_no_descriptors(library: Library, params_bytes: int, operands: Any) -> None:
+    packed = np.empty(params_bytes + ALIGNMENT, np.uint8)
+    place = -(-packed.ctypes.data // ALIGNMENT) * ALIGNMENT
+    with pytest.raises(MeasurementFailed, match="the driver made no TMA descriptor"):
+        library.pack(place, operands, 2**33)
