@@ -10,7 +10,7 @@ from farm.groups import Groups
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
 from support import quick
-from support.quick import QUICK, assert_wide_product, launched_again
+from support.quick import QUICK, assert_right, launched_again
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 
@@ -69,35 +69,25 @@ def built(device: CudaDevice) -> Mapping[Binary, str | None]:
     return quick.built(device, map(Configuration.parse, LINES))
 
 
-def right(device: CudaDevice, built: Mapping[Binary, str | None], lines: list[str]) -> None:
-    for configuration in map(Configuration.parse, lines):
-        if configuration.why_invalid(device.identity.traits) is not None:
-            continue
-        binary = configuration.binary(device.identity.traits)
-        assert binary is not None
-        assert built[binary] is None, configuration
-        assert_wide_product(device, configuration)
-
-
 @pytest.mark.parametrize("types", TYPES)
 def test_groups_of_any_rows_are_those_of_a_wide_product(
     device: CudaDevice, built: Mapping[Binary, str | None], types: str
 ) -> None:
-    right(device, built, of_type(types))
+    assert_right(device, built, of_type(types))
 
 
 @pytest.mark.parametrize("rest", [*SCALED, *FUSED])
 def test_each_group_has_factors_and_a_bias_of_its_own(
     device: CudaDevice, built: Mapping[Binary, str | None], rest: str
 ) -> None:
-    right(device, built, of_kind(rest))
+    assert_right(device, built, of_kind(rest))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_tiles_of_any_size_have_rows_of_one_group(
     device: CudaDevice, built: Mapping[Binary, str | None], kernel: str
 ) -> None:
-    right(device, built, of_kernel(kernel))
+    assert_right(device, built, of_kernel(kernel))
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["64 experts", "8 experts", "128 experts"])

@@ -7,6 +7,7 @@ checked as on a card.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import time
 from collections.abc import Callable
@@ -571,7 +572,9 @@ class FakeKernel:
         assert (block, self.shared_mem) == ((256,), 98304)
         assert {type(extent) for extent in (m, n, k)} == {np.int32}
         assert type(alpha) is type(beta) is np.float32
-        assert scratch == [0, 0]
+        if self.defines["TMA"] == "1":
+            assert (scratch[0].size, scratch.pop(0).dtype) == (256 * math.prod(grid), np.uint8)
+        assert not any(scratch)
         assert (self.defines["ADDS_C"] == "1") == bool(beta) == bool(c)
         assert (self.defines["SCALE_A"] != "none") == bool(scale_a) == bool(scale_b)
         assert (self.defines["BIAS"] == "1") == bool(bias)

@@ -94,3 +94,14 @@ def assert_wide_product(device: CudaDevice, configuration: Configuration, read: 
             found = decode(problem.types.cd, buffers.views(index).stacked().d.get())
             error = np.abs(found - wide_product(problem, placement, index, read)).max() / result_scale(problem, rules)
             assert error <= error_bound(problem, rules, work.kernel.roundings)  # False for NaN
+
+
+def assert_right(device: CudaDevice, built: Mapping[Binary, str | None], lines: Iterable[str]) -> None:
+    """As `assert_wide_product`, of each configuration that exists on the card. Its binary must be of `built`, and run there."""
+    for configuration in map(Configuration.parse, lines):
+        if configuration.why_invalid(device.identity.traits) is not None:
+            continue
+        binary = configuration.binary(device.identity.traits)
+        assert binary is not None
+        assert built[binary] is None, configuration
+        assert_wide_product(device, configuration)

@@ -114,6 +114,12 @@ def test_a_wrong_table_of_tiles_gives_no_row(
         device.measure(Configuration.parse(GROUPED), QUICK)
 
 
+def test_every_block_has_scratch_memory_for_its_descriptors(device: CudaDevice) -> None:
+    row = device.measure(Configuration.parse("triton(tma=1) 300x160x64 tf32 nt batch=2"), QUICK)
+    assert row.verify_error is not None
+    assert row.details["blocks"] == 3 * 2 * 2
+
+
 def test_a_row_says_what_was_launched(device: CudaDevice) -> None:
     asked = Configuration.parse("triton() 256x384x64 f32 batch=3")
     row = device.measure(asked, QUICK)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.fusion import Fusion
-from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, Problem
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, Layout, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import (
     EIGHT_BIT_FLOATS,
@@ -16,7 +16,7 @@ from farm.kernels.rules import (
     tensor_types_exist,
     whole_scalars,
 )
-from farm.kernels.triton.binaries import MULTIPLE, TEMPLATE, binary_of
+from farm.kernels.triton.binaries import MULTIPLE, SCRATCH_BYTES, TEMPLATE, binary_of
 from farm.scale import Scale
 
 _E = ElementType
@@ -37,10 +37,18 @@ _MIN_TILE_K = {1: 32, 2: 16, 4: 8}
 """The least extent of tl.dot along k, by bytes of an element."""
 _MAX_UNROLLED = 4096
 """Multiply-adds of a thread in one step of f32, which Triton writes out: twice as many take half a minute to compile, and spill."""
+_WARPS_OF_GROUP, _SPECIALISED_ROWS = 4, 128
+"""Of a kernel that specialises warps: Triton does so for groups of four that multiply 64 rows each, or more."""
+_TENSOR_BYTES_ANY = 2
+"""Bytes of elements that tensor cores of Hopper read from shared memory in any layout. Others go through registers, but along k."""
+_MULTIPLYING_GROUPS = 2
+"""Warp groups that multiply then; another one copies."""
 _MIN_COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
 _MAX_BATCH, _MAX_BLOCKS = 65535, 2**31 - 1
 """Blocks of a grid along y, and along x: CUDA C++ Programming Guide, technical specifications."""
+_MAX_SCRATCH = 2**30
+"""Bytes of descriptors: of 4 million blocks."""
 
 
 def _types_known(problem: Problem, _: Mapping[str, int], device: DeviceTraits) -> Reason:
@@ -66,12 +74,32 @@ def _tile_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
     along_k = None if problem.scale.of_a is None else problem.scale.of_a.inner
     if along_k is not None and p["tile_k"] > along_k:
         return f"multiplies the sum of a tile by one factor: tile_k must be {along_k} or less, not {p['tile_k']}"
-    accumulators = p["tile_m"] * p["tile_n"] * problem.types.acc.bytes // 4 // threads
+    multiplying = threads * (_MULTIPLYING_GROUPS if p["warp_specialize"] else 1)
+    accumulators = p["tile_m"] * p["tile_n"] * problem.types.acc.bytes // 4 // multiplying
     if accumulators > _REGISTERS:
         return f"needs {accumulators} registers of a thread for accumulators alone, a thread has {_REGISTERS}"
     unrolled = p["tile_m"] * p["tile_n"] * p["tile_k"] // threads
     if ab is _E.F32 and unrolled > _MAX_UNROLLED:
         return f"writes out the {unrolled} multiply-adds of a thread and step for f32, {_MAX_UNROLLED} at most"
+    return None
+
+
+def _tma_exists(problem: Problem, p: Mapping[str, int], device: DeviceTraits) -> Reason:
+    s, layout, has = problem.shape, problem.layout, device.compute_capability
+    if not p["tma"]:
+        return "specialises warps with tma=1 only" if p["warp_specialize"] else None
+    if has is not None and has < _HOPPER:
+        return f"needs compute capability {_HOPPER[0]}.{_HOPPER[1]} for tma=1, the device has {has[0]}.{has[1]}"
+    if problem.types.ab is _E.F32 or problem.types.ab.low_bit_weights:
+        return f"has tma=1 for what tensor cores multiply as it lies in memory, not for {problem.types.ab}"
+    contiguous = {"m" if layout.a_transposed else "k", "k" if layout.b_transposed else "n"}
+    odd = next((name for name in sorted(contiguous) if getattr(s, name) % MULTIPLE), None)
+    if odd is not None:
+        return f"needs multiples of {MULTIPLE} of {' and '.join(sorted(contiguous))} for tma=1, not {odd}={getattr(s, odd)}"
+    if p["warp_specialize"] and problem.types.ab.bytes != _TENSOR_BYTES_ANY and layout is not Layout.NT:
+        return f"specialises warps for 16-bit types, and for others in the layout nt only, not for {problem.types.ab} {layout}"
+    if p["warp_specialize"] and (p["warps"] != _WARPS_OF_GROUP or p["tile_m"] < _SPECIALISED_ROWS):
+        return f"specialises groups of {_WARPS_OF_GROUP} warps: needs warps={_WARPS_OF_GROUP} and tile_m={_SPECIALISED_ROWS} or more"
     return None
 
 
@@ -95,7 +123,7 @@ def shared_bytes(problem: Problem, p: Mapping[str, int], capability: tuple[int, 
         (p["tile_m"], not layout.a_transposed, s.m if layout.a_transposed else s.k),
         (p["tile_n"], layout.b_transposed, s.k if layout.b_transposed else s.n),
     ):
-        if extent % MULTIPLE and ab.bytes < _MIN_COPY_BYTES:
+        if not p["tma"] and extent % MULTIPLE and ab.bytes < _MIN_COPY_BYTES:
             continue
         if ab.bytes == 1 and not along_k:
             continue
@@ -114,6 +142,9 @@ def _grid_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
     blocks = rows * -(-s.n // p["tile_n"])
     if blocks > _MAX_BLOCKS:
         return f"needs a grid of {blocks} blocks, {_MAX_BLOCKS} is the most"
+    scratch = blocks * problem.batch * SCRATCH_BYTES if p["tma"] else 0
+    if scratch > _MAX_SCRATCH:
+        return f"needs {scratch:,} bytes for the descriptors of its blocks with tma=1, {_MAX_SCRATCH:,} is the most"
     return None
 
 
@@ -133,6 +164,12 @@ TRITON = KernelFamily(
         ),
         Parameter(name="warps", values=(1, 2, 4, 8, 16), default=8, meaning="warps of a block"),
         Parameter(name="stages", values=range(1, 9), default=3, meaning="pipeline stages"),
+        Parameter(
+            name="tma", values=(0, 1), default=0, meaning="1: the tensor memory accelerator copies tiles of A and B"
+        ),
+        Parameter(
+            name="warp_specialize", values=(0, 1), default=0, meaning="1: a warp group copies, and two others multiply"
+        ),
     ),
     binary=binary_of,
     templates=(TEMPLATE,),
@@ -146,6 +183,7 @@ TRITON = KernelFamily(
         whole_scalars,
         _integers_are_plain,
         _tile_fits,
+        _tma_exists,
         _shared_memory_fits,
         _grid_fits,
     ),

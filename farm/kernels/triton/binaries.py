@@ -23,10 +23,13 @@ TEMPLATE = Template(
 MULTIPLE = 16
 """The multiple that Triton's compiler distinguishes."""
 
-_COMPILED_IN = ("tile_m", "tile_n", "tile_k", "group_m", "warps", "stages")
+_COMPILED_IN = ("tile_m", "tile_n", "tile_k", "group_m", "warps", "stages", "tma", "warp_specialize")
 
 _MAX_IMPRECISE = 128
 """Terms of 8-bit floats that tensor cores add up before the sum goes to the accumulator, as in cuBLASLt."""
+
+SCRATCH_BYTES = 256
+"""Of each program with `tma`: the descriptors of A and B (CUtensorMap of cuda.h)."""
 
 _INDICES = 2**31
 """Elements of a matrix from which their offsets take 64 bits."""
@@ -63,6 +66,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     words = (
         f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} group {p['group_m']} warps {p['warps']}",
         f"stages {p['stages']}",
+        *(name.replace("_", " ") for name in ("tma", "warp_specialize") if p[name]),
         *(
             (f"multiples {''.join(name for name, is_one in multiples.items() if is_one)}",)
             if any(multiples.values())
@@ -75,3 +79,8 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         arch,
     )
     return Binary(template=TEMPLATE, arch=arch, definitions=ordered(definitions), label=" ".join(words))
+
+
+def scratch_bytes(binary: Binary) -> int:
+    """Bytes of scratch memory that a launch has for each block."""
+    return SCRATCH_BYTES if binary.template == TEMPLATE and dict(binary.definitions)["TMA"] == "1" else 0

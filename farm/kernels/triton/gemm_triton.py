@@ -6,6 +6,9 @@ one tile of D. Programs of `GROUP_M` rows of tiles are neighbours, so that they 
 A tile has rows of one group, and programs of a group are neighbours. `groups` has of the group of each tile of rows its first tile,
 its first row, where its rows end, and its number, as `workers.kernels.group_tiles` describes.
 
+With `TMA`, tiles of A and B are copied by the tensor memory accelerator, by descriptors that each program makes in scratch memory.
+With `WARP_SPECIALIZE`, a warp group copies and others multiply.
+
 Scale factors lie as `workers.measure.stored` describes. One for the matrix or for a row multiplies the whole sum, and one for 128
 elements along k the sum of a tile, which lies inside these.
 
@@ -55,6 +58,7 @@ def specialisation(defined):
     constants["ACC"] = _ACCUMULATORS[defined["ACC"]]
     constants["PRECISION"] = "tf32" if defined["TYPE_A"] == "tf32" else "ieee"
     multiples = [name for name, kind in signature.items() if kind[0] == "*" or defined.get(f"{name.upper()}_16") == "1"]
+    constants["WARP_SPECIALIZE"] = defined["WARP_SPECIALIZE"] == "1"
     # One rounding for a product and a sum. Without it, f32 would take twice the instructions.
     options = {"num_warps": int(defined["WARPS"]), "num_stages": int(defined["STAGES"]), "enable_fp_fusion": True}
     return signature, constants, multiples, options
@@ -151,6 +155,8 @@ def gemm(
     TILE_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     GROUPED: tl.constexpr,
+    TMA: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr,
     WHOLE_K: tl.constexpr,  # whether k is a multiple of TILE_K
     WIDE: tl.constexpr,  # whether a matrix has 2^31 elements or more
     IMPRECISE: tl.constexpr,  # after how many terms a sum of 8-bit floats goes to the accumulator
@@ -200,36 +206,52 @@ def gemm(
         b_column, b_inner = k, 1
     else:
         b_column, b_inner = 1, n
-    a_tile = a + product * m * k + rows[:, None] * a_row + inner[None, :] * a_inner
+    a += product * m * k
     PACKED: tl.constexpr = TYPE_B == "i4" or TYPE_B == "f4"
-    if PACKED:
-        if B_TRANSPOSED:
-            length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
+    if TMA:
+        b += product_of_b * k * n
+        if A_TRANSPOSED:
+            of_a = tl.make_tensor_descriptor(a, shape=[k, m], strides=[m, 1], block_shape=[TILE_K, TILE_M])
         else:
-            length, lines, halves = n // 2, inner, first_column // 2 + tl.arange(0, TILE_N // 2)
-        if WHOLE_SECTORS:
-            length = tl.multiple_of(length, 16)
-        if WIDE:
-            halves = halves.to(tl.int64)
-        b_tile = b + product_of_b * n * k // 2 + lines[:, None] * length + halves[None, :]
+            of_a = tl.make_tensor_descriptor(a, shape=[m, k], strides=[k, 1], block_shape=[TILE_M, TILE_K])
         if B_TRANSPOSED:
-            b_step = TILE_K // 2
+            of_b = tl.make_tensor_descriptor(b, shape=[n, k], strides=[k, 1], block_shape=[TILE_N, TILE_K])
         else:
-            b_step = TILE_K * length
+            of_b = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[TILE_K, TILE_N])
     else:
-        b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
-        b_step = TILE_K * b_inner
+        a_tile = a + rows[:, None] * a_row + inner[None, :] * a_inner
+        if PACKED:
+            if B_TRANSPOSED:
+                length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
+            else:
+                length, lines, halves = n // 2, inner, first_column // 2 + tl.arange(0, TILE_N // 2)
+            if WHOLE_SECTORS:
+                length = tl.multiple_of(length, 16)
+            if WIDE:
+                halves = halves.to(tl.int64)
+            b_tile = b + product_of_b * n * k // 2 + lines[:, None] * length + halves[None, :]
+            if B_TRANSPOSED:
+                b_step = TILE_K // 2
+            else:
+                b_step = TILE_K * length
+        else:
+            b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+            b_step = TILE_K * b_inner
 
     GROUP_OF_TILE: tl.constexpr = WEIGHTS_PER_FACTOR >= TILE_K
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
     total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32 if BLOCKS else ACC)
-    for step in range(0, tl.cdiv(k, TILE_K)):
-        if WHOLE_K:
+    for step in tl.range(0, tl.cdiv(k, TILE_K), warp_specialize=WARP_SPECIALIZE):
+        if TMA:
+            x = of_a.load([step * TILE_K, first_row]).T if A_TRANSPOSED else of_a.load([first_row, step * TILE_K])
+        elif WHOLE_K:
             x = tl.load(a_tile, mask=row_exists[:, None], other=0.0)
         else:
             left = k - step * TILE_K
             x = tl.load(a_tile, mask=row_exists[:, None] & (inner[None, :] < left), other=0.0)
-        if PACKED and B_TRANSPOSED:
+        if TMA:
+            y = of_b.load([first_column, step * TILE_K]).T if B_TRANSPOSED else of_b.load([step * TILE_K, first_column])
+        elif PACKED and B_TRANSPOSED:
             if WHOLE_K:
                 pairs = tl.load(b_tile, mask=column_exists[:, None], other=0)
             else:
@@ -267,8 +289,9 @@ def gemm(
             total += tl.dot(x, y, out_dtype=ACC) * of_group.to(tl.float32)[None, :]
         else:
             total = tl.dot(x, y, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
-        a_tile += TILE_K * a_inner
-        b_tile += b_step
+        if not TMA:
+            a_tile += TILE_K * a_inner
+            b_tile += b_step
 
     if ACC == tl.int32:
         result = total * alpha

@@ -24,7 +24,7 @@ from farm.kernels import Kernel, own_triton
 from farm.kernels.binary import Binary, capability_of, text_of
 from farm.kernels.definition import known
 from farm.kernels.toolchains import TRITON, Versions
-from farm.kernels.triton.binaries import binary_of
+from farm.kernels.triton.binaries import binary_of, scratch_bytes
 from workers.kernels.toolchains import triton_program
 from workers.kernels.toolchains.compilation import ENTRY, KILLED, TEMPORARY, TIME_LIMIT_SECONDS, built, cut, run
 
@@ -71,8 +71,10 @@ class Triton:
                 facts: dict[str, Any] = json.loads((folder / "facts.json").read_text())
             except (OSError, ValueError) as error:
                 raise BuildFailed(binary=binary, why=f"what Triton wrote cannot be read: {error}") from None
-        if facts.pop("scratch_bytes"):
-            raise DoesNotCompile(binary=binary, why="it needs scratch memory, which a launch does not give it")
+        allowed = scratch_bytes(binary)
+        if (need := facts.pop("scratch_bytes")) > allowed:
+            why = f"it needs {need} bytes of scratch memory for a block, and a launch has {allowed}"
+            raise DoesNotCompile(binary=binary, why=why)
         return built(binary, self.versions, code, seconds=seconds, ptxas=printed, entry=entry, **facts)
 
     def _run(self, binary: Binary, folder: Path, given: dict[str, Any], time_limit: float) -> str:

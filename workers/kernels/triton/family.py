@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from farm.builds.record import Built, Record
 from farm.errors import InvalidOnDevice
 from farm.gemm import ElementType
 from farm.kernels import Configuration
+from farm.kernels.triton.binaries import SCRATCH_BYTES
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.built_family import BuiltFamily
 from workers.kernels.cubins import kernel_of, loaded_module
@@ -62,15 +64,17 @@ class _BoundTriton:
             table = group_tiles(problem.groups, p["tile_m"])
             self._groups, rows = (card.cp.asarray(table),), len(table)
             self._shares = {"useful_share": problem.groups.useful_share(p["tile_m"])}
-        # Newer versions of Triton add pointers to scratch memory, which no kernel of the family uses.
+        # Newer versions of Triton add pointers to scratch memory: of each block, and for profiles, which the farm does not take.
         own = _OWN_PARAMS_BYTES + 8 * len(self._groups)
-        scratch = (0,) * (max(0, self._record.params_bytes - own) // 8)
+        self._grid = (rows * -(-s.n // p["tile_n"]), problem.batch, 1)
+        scratch: list[Any] = [0] * (max(0, self._record.params_bytes - own) // 8)
+        if p["tma"]:
+            scratch[0] = card.cp.empty(math.prod(self._grid) * SCRATCH_BYTES, np.uint8)
         # Python integers reach a kernel as 64 bits, as pointers do.
         self._arguments = [
             (*placement.addresses(index), *placement.added(index), *self._groups, *numbers, *scratch)
             for index in range(placement.sets)
         ]
-        self._grid = (rows * -(-s.n // p["tile_n"]), problem.batch, 1)
 
     def launch(self, index: int) -> None:
         self._gemm(self._grid, (self._record.threads,), self._arguments[index], self._record.shared_bytes)
