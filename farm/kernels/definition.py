@@ -47,7 +47,7 @@ ID_BITS = 52
 
 _ENTRY = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 
-PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch")
+PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "groups")
 _PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
     "layout": tuple(Layout),
     "ab": INPUT_TYPES,
@@ -60,10 +60,16 @@ _PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_PROBLEM_WORDS)
 
 MATRICES, ADDED = ("a", "b", "c", "d"), ("scale_a", "scale_b", "bias")
 STRIDES = tuple(f"stride_{pair}" for pair in ("am", "ak", "bk", "bn", "cm", "cn", "dm", "dn"))
-POINTERS, SCALARS, EXTENTS = (*MATRICES, *ADDED), ("alpha", "beta"), ("m", "n", "k", "batch", *STRIDES)
+GROUP_OFFSETS = "group_offsets"
+POINTERS, SCALARS, EXTENTS = (
+    (*MATRICES, *ADDED, GROUP_OFFSETS),
+    ("alpha", "beta"),
+    ("m", "n", "k", "batch", "groups", *STRIDES),
+)
 """Arguments by kind: addresses, numbers of the accumulator's type, and whole numbers.
 
-`stride_ak` is the distance in elements from an element of A to the next one along k.
+`stride_ak` is the distance in elements from an element of A to the next one along k. `group_offsets` has the first row of each group, and
+m at its end.
 """
 
 WIDTHS: Mapping[str, int] = {"i32": 4, "i64": 8}
@@ -134,12 +140,16 @@ def why_bad_code(file: str, code: str) -> str | None:
     return None if why is None else f"{file}: {why}"
 
 
+def _groups_of(problem: Problem) -> int:
+    return 1 if problem.groups is None else len(problem.groups.sizes)
+
+
 def extents_of(problem: Problem) -> dict[str, int]:
     """The values of the arguments `EXTENTS`."""
     s, layout = problem.shape, problem.layout
     a = (1, s.m) if layout.a_transposed else (s.k, 1)
     b = (1, s.k) if layout.b_transposed else (s.n, 1)
-    return dict(zip(EXTENTS, (s.m, s.n, s.k, problem.batch, *a, *b, s.n, 1, s.n, 1), strict=True))
+    return dict(zip(EXTENTS, (s.m, s.n, s.k, problem.batch, _groups_of(problem), *a, *b, s.n, 1, s.n, 1), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +184,13 @@ class Argument:
         if self.name not in POINTERS:
             return None
         factor = problem.factor_type
-        inputs = {"a": types.ab.of_a, "b": types.ab.of_b, "scale_a": factor, "scale_b": factor}
+        inputs = {
+            "a": types.ab.of_a,
+            "b": types.ab.of_b,
+            "scale_a": factor,
+            "scale_b": factor,
+            GROUP_OFFSETS: ElementType.I32,
+        }
         return inputs.get(self.name, types.cd)
 
     def __str__(self) -> str:
@@ -455,7 +471,21 @@ class Definition:
 
     def _values(self, problem: Problem, parameters: Mapping[str, int]) -> tuple[Any, ...]:
         p, s, t = problem, problem.shape, problem.types
-        of_problem = (s.m, s.n, s.k, p.alpha, p.beta, p.batch, p.layout, t.ab, t.cd, t.acc, p.scale, p.fused)
+        of_problem = (
+            s.m,
+            s.n,
+            s.k,
+            p.alpha,
+            p.beta,
+            p.batch,
+            _groups_of(p),
+            p.layout,
+            t.ab,
+            t.cd,
+            t.acc,
+            p.scale,
+            p.fused,
+        )
         return (*of_problem, *(parameters[name] for name in self.parameters))
 
     def values(self, problem: Problem, parameters: Mapping[str, int]) -> dict[str, int]:
@@ -585,6 +615,8 @@ class Definition:
         batched = "batch" in named or any(re.search(r"\bbatch\b", bound) for bound in (*self.grid, *self.block))
         if problem.batch != 1 and not batched:
             return f"{self.file} does not name batch in its grid or arguments, so batch must be 1"
+        if problem.groups is not None and GROUP_OFFSETS not in named:
+            return f"{self.file} takes no {GROUP_OFFSETS}, so it computes no groups"
         return None
 
 

@@ -53,6 +53,7 @@ SOURCE = KernelFamily(
     slow_flops=lambda _: 5e10,
     rules=(_as_defined,),
     batched=True,
+    grouped=True,
     scales=tuple(Scale),
     fusions=tuple(Fusion),
 )

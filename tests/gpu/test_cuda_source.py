@@ -104,6 +104,30 @@ def test_tensor_cores_and_headers_of_cuda_can_be_used(device: CudaDevice) -> Non
         assert device.measure(configuration, QUICK).runtime_ms > 0
 
 
+GROUPED = """
+extern "C" __global__ void grouped(const float* a, const float* b, float* d, const int* group_offsets, int groups, int n, int k) {
+    const int column = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+    if (row >= group_offsets[groups] || column >= n) return;
+    int group = 0;
+    while (row >= group_offsets[group + 1]) ++group;
+    const float* mine = b + (size_t)group * k * n;
+    float sum = 0.0f;
+    for (int i = 0; i < k; ++i) sum += a[(size_t)row * k + i] * mine[(size_t)i * n + column];
+    d[(size_t)row * n + column] = sum;
+}
+"""
+
+
+def test_groups_are_passed(device: CudaDevice) -> None:
+    definition = own(
+        ROOT / "grouped.cu", code=GROUPED, entry="grouped", grid=("ceil(n / 16)", "ceil(m / 16)"), block=("16", "16"),
+        arguments=("a", "b", "d", "group_offsets", "groups", "n", "k"),
+    )  # fmt: skip
+    for groups in ("100", "16*4,0,35,1"):
+        configuration = Configuration.parse(f"source(definition={definition.id}) 100x96x64 f32 nn groups={groups}")
+        assert device.measure(configuration, QUICK).runtime_ms > 0
+
+
 SCALED = """
 extern "C" __global__ void scaled(const float* a, const float* b, float* d, const float* scale_a, const float* scale_b,
                                   const float* bias, int m, int n, int k) {

@@ -136,7 +136,7 @@ def test_other_families_have_no_open_parameters() -> None:
         ({"arguments": ("d", "d")}, "arguments: d is there twice"),
         (
             {"arguments": ("d", "e")},
-            "there is no argument 'e'; use a, b, c, d, scale_a, scale_b, bias, alpha, beta, m, n, k, batch, stride_am, .*, BM, BN",
+            "there is no argument 'e'; use a, b, c, d, scale_a, scale_b, bias, group_offsets, alpha, beta, m, n, k, batch, .*, BM, BN",
         ),
         ({"arguments": ("d", "a:i64")}, "a has no width"),
         ({"arguments": ("d", "m:i16")}, "a width is i32 or i64"),

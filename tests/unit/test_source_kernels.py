@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,38 @@ def test_a_kernel_that_changes_factors_or_the_bias_is_refused(
     names = {"scale_a": "scale factors of A", "bias": "the bias"}
     with pytest.raises(KernelRefused, match=rf"\(inputs\): it changes {names[spoilt]}"):
         device.measure(configuration(definition, "64x48x32 f32 nn scale=tensor fused=bias"), QUICK)
+
+
+def test_groups_reach_the_kernel_as_the_rows_at_which_they_begin(
+    device: CudaDevice, cupy: FakeCupy, virtual_time: VirtualTime
+) -> None:
+    grids = set()
+
+    def kernel(
+        grid: Any, block: Any, shared: int, a: int, b: int, d: int, offsets: int, count: Any, *rest: Any
+    ) -> None:
+        m, n, k = rest
+        grids.add(grid)
+        assert (type(count), int(count)) == (np.int32, 4)
+        begins = at_address(offsets, count + 1, np.int32)
+        assert list(begins) == [0, 16, 16, 19, 48]
+        left, right = (
+            at_address(a, m * k, np.float32).reshape(m, k),
+            at_address(b, count * k * n, np.float32).reshape(-1, k, n),
+        )
+        for group, (first, end) in enumerate(pairwise(begins)):
+            at_address(d, m * n, np.float32).reshape(m, n)[first:end] = left[first:end] @ right[group]
+        virtual_time.sleep(1e-3)
+
+    cupy.own[ENTRY] = kernel
+    arguments = ("a", "b", "d", "group_offsets", "groups", "m", "n", "k")
+    definition = defined(arguments=arguments, grid=("ceil(n / BN)", "ceil(m / BM) + groups"))
+    row = device.measure(configuration(definition, "48x32x64 f32 nn groups=16,0,3,29"), QUICK)
+    assert row.details["referee_verified"] > 9
+    assert grids == {(2, 6, 1)}
+    with pytest.raises(InvalidOnDevice, match=r"my_gemm.cu takes no group_offsets, so it computes no groups"):
+        device.measure(configuration(without := defined(), "48x32x64 f32 nn groups=16,0,3,29"), QUICK)
+    assert without
 
 
 @pytest.mark.usefixtures("own")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from farm.kernels import Configuration, own_triton
 from farm.kernels.definition import (
     ADDED,
     EXTENTS,
+    GROUP_OFFSETS,
     MATRICES,
     POINTERS,
     SCALARS,
@@ -232,6 +234,9 @@ class _BoundSource:
         if self._bounds.shared_bytes > _SHARED_WITHOUT_ASKING:
             card.cp.cuda.driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED_BYTES, self._bounds.shared_bytes)
         others = self._values(configuration)
+        if problem.groups is not None:
+            self._offsets = card.cp.asarray(np.array([0, *accumulate(problem.groups.sizes)], np.int32))
+            others[GROUP_OFFSETS] = int(self._offsets.data.ptr)
         self._arguments = [
             self._ordered(
                 {
@@ -259,7 +264,7 @@ class _BoundSource:
         p = configuration.problem
         numbers = {**extents_of(p), **dict(self._kernel.parameters)}
         scalar = STORAGE[p.types.acc]
-        found: dict[str, Any] = {"alpha": scalar(p.alpha), "beta": scalar(p.beta)}
+        found: dict[str, Any] = {"alpha": scalar(p.alpha), "beta": scalar(p.beta), GROUP_OFFSETS: 0}
         for argument in self._kernel.definition.read_arguments:
             if argument.name not in (*POINTERS, *SCALARS):
                 found[argument.name] = (np.int32 if argument.width == 4 else np.int64)(numbers[argument.name])
