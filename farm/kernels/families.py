@@ -9,6 +9,7 @@ from farm.errors import UnknownFamily
 from farm.kernels.binary import Binary, checked_binary
 from farm.kernels.blas import BLAS
 from farm.kernels.cublaslt import CUBLASLT
+from farm.kernels.cusparselt import CUSPARSELT
 from farm.kernels.cutlass import CUTLASS
 from farm.kernels.cutlass3x import CUTLASS3X
 from farm.kernels.family import KernelFamily
@@ -19,7 +20,7 @@ from farm.kernels.tiled import TILED
 from farm.kernels.triton import TRITON
 
 FAMILIES: dict[str, KernelFamily] = {
-    family.name: family for family in (BLAS, TILED, CUBLASLT, CUTLASS, CUTLASS3X, TRITON, LAYER, SOURCE)
+    family.name: family for family in (BLAS, TILED, CUBLASLT, CUSPARSELT, CUTLASS, CUTLASS3X, TRITON, LAYER, SOURCE)
 }
 
 PACKAGES = add_installed(FAMILIES)

@@ -13,6 +13,7 @@ from farm.fusion import Activation, Fusion
 from farm.gemm import ADDED_COLUMNS, ElementTypes, Problem, Shape
 from farm.kernels import FAMILIES, Configuration
 from farm.scale import Scale
+from farm.sparsity import Sparsity
 
 BOTH = "cublaslt(algorithm=0) 128x256x64 f8e4m3:bf16:f32 nt alpha=1 beta=0 batch=8 scale=1x128:128x128 fused=bias+gelu"
 CARD = DeviceTraits(kind=DeviceKind.CUDA, memory_bytes=2**33, compute_capability=(9, 0))
@@ -107,6 +108,10 @@ def test_the_document_s_table_says_which_family_computes_what() -> None:
         told |= {f"{field} {value}": has for value in re.findall(r"[\w+:]+(?=`)", kind)} or {kind: has}
     for name, family in runs.items():
         assert told["batch"][name] == family.batched
-        for field, values, known in (("scale", Scale, family.scales), ("fused", Fusion, family.fusions)):
+        for field, values, known in (
+            ("scale", Scale, family.scales),
+            ("fused", Fusion, family.fusions),
+            ("sparsity", Sparsity, family.sparsities),
+        ):
             for value in values:
                 assert value == "none" or told[f"{field} {value}"][name] == (value in known)

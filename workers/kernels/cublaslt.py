@@ -34,7 +34,7 @@ E = ElementType
 WORKSPACE_BYTES = 32 * 2**20
 """What NVIDIA recommends for Hopper; an algorithm that needs more is not offered."""
 
-_DATA_TYPES = {E.F64: 1, E.F32: 0, E.TF32: 0, E.F16: 2, E.BF16: 14, E.F8E4M3: 28, E.F8E5M2: 29, E.I8: 3, E.I32: 10}
+DATA_TYPES = {E.F64: 1, E.F32: 0, E.TF32: 0, E.F16: 2, E.BF16: 14, E.F8E4M3: 28, E.F8E5M2: 29, E.I8: 3, E.I32: 10}
 """cudaDataType_t of library_types.h."""
 
 _OP_N, _OP_T = 0, 1  # cublasOperation_t
@@ -199,12 +199,12 @@ class _Library:
         self.lt.destroy(self.handle)
 
     def layout(self, kind: ElementType, matrix: Matrix) -> int:
-        return int(self.lt.matrix_layout_create(_DATA_TYPES[kind], matrix.rows, matrix.columns, matrix.leading))
+        return int(self.lt.matrix_layout_create(DATA_TYPES[kind], matrix.rows, matrix.columns, matrix.leading))
 
     def grouped_layout(self, kind: ElementType, matrix: Matrix, groups: GroupsOnCard, *, by_group: bool) -> int:
         """A matrix for each group, which may have other columns."""
         extents = groups.extents(matrix.rows, None if by_group else matrix.columns, matrix.leading)
-        layout = int(self.lt.grouped_matrix_layout_create(_DATA_TYPES[kind], len(groups.sizes), *extents))
+        layout = int(self.lt.grouped_matrix_layout_create(DATA_TYPES[kind], len(groups.sizes), *extents))
         wide = np.array([self.lt.IntegerWidth.WIDTH_64], np.int32)
         for name in ("GROUPED_ROWS_COLS_ARRAY_INTEGER_WIDTH", "GROUPED_LD_ARRAY_INTEGER_WIDTH"):
             attribute = self.lt.MatrixLayoutAttribute[name]
@@ -335,7 +335,7 @@ class _BoundCublasLt:
         scale = STORAGE[types.acc]
         self._alpha, self._beta = np.array([problem.alpha], scale), np.array([problem.beta], scale)
         self._description = lt.matmul_desc_create(
-            int(library.compute_types[compute_type(problem)]), _DATA_TYPES[types.acc]
+            int(library.compute_types[compute_type(problem)]), DATA_TYPES[types.acc]
         )
         names = _addresses_of(problem)
         self._added = _AddedAddresses(library, self._description, names) if names else None

@@ -96,7 +96,17 @@ def check_gpu(_: Settings) -> Check:
     if absent:
         what = f"NVIDIA driver {driver}, but not installed: {', '.join(absent)}"
         return Check("gpu", CheckState.WARNING, what, INSTALL[extra])
-    return Check("gpu", CheckState.OK, f"NVIDIA driver {driver}, CuPy and NVML")
+    what = f"NVIDIA driver {driver}, CuPy and NVML"
+    if not _is_there("nvidia.cusparselt"):
+        what += f"; no cuSPARSELt, so that the family cusparselt is invalid here ({INSTALL[extra]})"
+    return Check("gpu", CheckState.OK, what)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
 
 
 def check_builder(settings: Settings) -> Check:
