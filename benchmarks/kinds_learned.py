@@ -78,7 +78,7 @@ def main() -> None:
     configured = configurations(table)
     if set(kinds_of(configured)) <= {PLAIN} or PLAIN not in set(kinds_of(configured)):
         parser.error(
-            "the files need rows of plain products and of others: batches, or with `scale`, `fused` or `groups`"
+            "the files need rows of plain products and of others: batches, or with `scale`, `fused`, `groups` or `sparsity`"
         )
     parts = {FOLDS: figures(types[0], configured)}
     if len(test):
@@ -105,14 +105,15 @@ def kinds_of(configured: pd.DataFrame) -> pd.Series:
     for name in ("scale", "fused"):
         found += np.where(configured[name] == NONE, "", f" {name}=" + configured[name])
     found += np.where(configured["groups"] == NONE, "", f" {GROUPED}")
+    found += np.where(configured["sparsity"] == NONE, "", " sparsity=" + configured["sparsity"])
     return found.str.strip().replace("", PLAIN)
 
 
 def groups_of(configured: pd.DataFrame) -> dict[str, _Bools]:
-    """The rows of each kind, plain ones first, and of all kinds with scale factors, with fused operations, and in groups."""
+    """The rows of each kind, plain ones first, and of all kinds with scale factors, with fused operations, in groups, and with a sparse B."""
     kinds = kinds_of(configured)
     found = {kind: (kinds == kind).to_numpy() for kind in sorted(set(kinds), key=lambda kind: (kind != PLAIN, kind))}
-    for group, name in (("scaled", "scale"), ("fused", "fused"), ("in groups", "groups")):
+    for group, name in (("scaled", "scale"), ("fused", "fused"), ("in groups", "groups"), ("sparse", "sparsity")):
         rows = (configured[name] != NONE).to_numpy()
         found |= {group: rows} if rows.any() else {}
     return found

@@ -1,15 +1,16 @@
-"""Do batches, FP8 with scale factors, fused operations and groups of rows take as long in the farm as in PyTorch on the same card?
+"""Do batches, FP8 with scale factors, fused operations, groups of rows and sparse weights take as long in the farm as in PyTorch on the same card?
 
-    python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused,groups]  on a card, with PyTorch 2.10 or newer
+    python -m benchmarks.problem_kinds [--rounds 7] [--kinds batch,scale,fused,groups,sparse]  on a card, with PyTorch 2.10 or newer
 
 The farm measures cuBLASLt's own choice, and of groups the fastest of cuBLASLt's choice and some kernels of Triton, which are compiled
-first: FARM_TRITON_VERSION is the version that is installed. PyTorch computes the same problem with
+first: FARM_TRITON_VERSION is the version that is installed. Of cuSPARSELt it measures PyTorch's algorithm. PyTorch computes the same problem with
 
   batch    torch.bmm
   scale    torch._scaled_mm, without fast accumulation: by tensor, by row, and by blocks of 1x128 and 128x128
   fused    torch.addmm with a bias, and torch._addmm_activation with a bias and relu or gelu. It fuses no activation without a bias.
   groups   torch._grouped_mm in bf16, and torch._scaled_grouped_mm in FP8 with factors of rows, with the ends of groups on the card. PyTorch
            2.11 has kernels of CUTLASS for them, not cuBLASLt.
+  sparse   torch._cslt_sparse_mm, of weights that torch._cslt_compress has compressed
 
 from a graph over as many operand sets as cover the L2 twice, and prefers cuBLASLt. In each round, in shuffled order, both measure each
 problem once, in random order: the burst time after a rest. The ratio of a problem is the farm's time over PyTorch's, median over
@@ -45,6 +46,7 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from farm.scale import Blocks
+from farm.sparsity import Sparsity
 
 BATCHES = (
     "128x128x128 f16 nt batch=1024",
@@ -89,22 +91,30 @@ KERNELS = {
         "triton(tile_m=128,tile_n=128,tile_k=64,warps=8,stages=4)",
         "triton(tile_m=128,tile_n=128,tile_k=128,warps=8,stages=3)",
         "triton(tile_m=128,tile_n=256,tile_k=64,warps=8,stages=3)",
-    )
+    ),
+    "sparse": ("cusparselt(algorithm=1)",),  # PyTorch's choice, algorithm 0
 }
 """What the farm measures the fastest of, by kind; of other kinds cuBLASLt's choice."""
 
-KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED, "groups": GROUPED}
+SPARSE = tuple(
+    f"{shape} {types} nt sparsity=2:4"
+    for shape in ("64x4096x4096", "512x28672x4096", "4096x4096x14336", "4096x8192x8192")
+    for types in ("bf16", "f8e4m3")
+)
+
+KINDS = {"batch": BATCHES, "scale": SCALED, "fused": FUSED, "groups": GROUPED, "sparse": SPARSE}
 
 NAMES = {
     "batch": ("batches", "`bmm`"), "scale": ("scale factors", "`_scaled_mm`"),
     "fused": ("fused operations", "`addmm` with an activation"), "groups": ("groups", "`_grouped_mm`"),
+    "sparse": ("sparse weights", "`_cslt_sparse_mm`"),
 }  # fmt: skip
 """What the summary calls a kind, and PyTorch's function for it."""
 
 CLOSE_PCT = 3
 
-ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id")
-"""Details of a row that say what cuBLASLt chose."""
+ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id", "config_id")
+"""Details of a row that say what the library chose."""
 
 REST_SECONDS = 0.5
 LOAD_SECONDS = 0.05
@@ -124,7 +134,7 @@ def factors(torch: Any, blocks: Blocks, lines: int, k: int) -> Any:
 
 
 def operand_set(torch: Any, problem: Problem) -> tuple[Any, ...]:
-    """What `call_of` takes: A, B, and factors or a bias."""
+    """What `call_of` takes: A, B, and factors or a bias. A sparse B is compressed."""
     s, types, scale = problem.shape, torch_types(torch), problem.scale
     batch = () if problem.batch == 1 else (problem.batch,)
     of_b = batch if problem.groups is None else (problem.matrices_of_b,)
@@ -136,6 +146,11 @@ def operand_set(torch: Any, problem: Problem) -> tuple[Any, ...]:
     a = filled(problem.types.ab, *batch, s.m, s.k)
     lying = (s.n, s.k) if problem.layout.b_transposed else (s.k, s.n)
     b = filled(problem.types.ab, *of_b, *lying)
+    if problem.sparsity is Sparsity.TWO_OF_FOUR:
+        # Of each four numbers along k, the two with the lowest random scores are left out.
+        scores = torch.rand((s.n, s.k // 4, 4), device="cuda")
+        kept = scores.argsort(dim=2).argsort(dim=2) >= 2
+        return a, torch._cslt_compress(torch.where(kept.reshape(s.n, s.k), b.float(), 0.0).to(b.dtype))
     b = b.mT if problem.layout.b_transposed else b
     if problem.groups is not None:
         ends = torch.tensor([*accumulate(problem.groups.sizes)], dtype=torch.int32, device="cuda")
@@ -156,6 +171,9 @@ def call_of(torch: Any, problem: Problem) -> Callable[..., Any]:
         return lambda a, b, ends: torch._grouped_mm(a, b, offs=ends)
     if problem.groups is not None:
         return lambda a, b, ends, of_a, of_b: torch._scaled_grouped_mm(a, b, of_a, of_b, offs=ends, out_dtype=out)
+    if problem.sparsity is Sparsity.TWO_OF_FOUR:
+        # The transposed product, whose result lies as D does.
+        return lambda a, b: torch._cslt_sparse_mm(b, a.t(), out_dtype=out, transpose_result=True, alg_id=0)
     if problem.scale.of_a is not None:
         return lambda a, b, of_a, of_b: torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=out)
     if problem.fused.activation is None:
@@ -212,7 +230,9 @@ class Pair:
         self.configuration = given[0] if len(given) == 1 else fastest(device, given)
         problem = self.configuration.problem
         call = call_of(torch, problem)
-        sets = cold_sets(problem.operand_bytes, device.identity.traits.l2_bytes)
+        # A sparse B is there compressed alone.
+        set_bytes = problem.operand_bytes if problem.sparsity is Sparsity.NONE else problem.bytes
+        sets = cold_sets(set_bytes, device.identity.traits.l2_bytes)
         operands = [operand_set(torch, problem) for _ in range(sets)]
         self._graph = TorchGraph(torch, call, operands)
         self.torch_kernels = kernels_of(torch, lambda: call(*operands[0]))
@@ -298,7 +318,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
-        "--kinds", default=",".join(KINDS), help="of batch, scale, fused and groups, separated by commas"
+        "--kinds", default=",".join(KINDS), help="of batch, scale, fused, groups and sparse, separated by commas"
     )
     asked = parser.parse_args()
     kinds = asked.kinds.split(",")

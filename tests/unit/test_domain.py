@@ -198,7 +198,7 @@ def test_a_parameter_that_is_written_as_no_whole_number_is_named(tile):
 
 
 def test_unknown_families_and_parameters_name_the_known_ones():
-    with pytest.raises(UnknownFamily, match="blas, tiled, cublaslt, cutlass"):
+    with pytest.raises(UnknownFamily, match="blas, tiled, cublaslt, cusparselt, cutlass"):
         Kernel.of("tile")
     with pytest.raises(BadKernelParameter, match="Its parameters are: tile"):
         Kernel.of("tiled", stages=3)
