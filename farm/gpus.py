@@ -55,7 +55,8 @@ class Gpu(BaseModel):
 
         With sparsity it counts zeros as well: sparse tensor cores leave half of the operations out, from compute capability 8.0.
         """
-        dense = self.tflops.get("f8" if inputs.startswith("f8") else str(inputs))
+        multiplied = inputs.of_a  # weights of fewer bits are converted to A's type
+        dense = self.tflops.get("f8" if multiplied.startswith("f8") else str(multiplied))
         if dense is None or sparsity is Sparsity.NONE:
             return dense
         has = inputs not in _NO_SPARSE_CORES and self.compute_capability >= _FIRST_SPARSE

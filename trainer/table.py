@@ -23,7 +23,7 @@ from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, E
 from farm.kernels import FAMILIES
 from farm.measurement import TEST_ROW, Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
-from farm.scale import SCALES_OF_BOTH, Scale
+from farm.scale import Scale
 from trainer.choice import CHOSEN, FAMILY, chosen
 
 COLUMNS = (
@@ -380,14 +380,15 @@ def throttled(wide: pd.DataFrame, configuration: Sequence[str]) -> Bools:
 
 ELEMENT_BYTES = {str(element): element.bytes for element in ElementType}
 
+BYTES_OF_B = {str(ab): ab.of_b.bits / 8 for ab in INPUT_TYPES if ab.low_bit_weights}
+
 SCALES = {
     str(scale): tuple(
-        float(extent or MAX_EXTENT)
+        0.0 if blocks is None else float(extent or MAX_EXTENT)
         for blocks in (scale.of_a, scale.of_b)
-        if blocks is not None
-        for extent in (blocks.lines, blocks.inner)
+        for extent in ((0, 0) if blocks is None else (blocks.lines, blocks.inner))
     )
-    for scale in SCALES_OF_BOTH
+    for scale in Scale
     if scale is not Scale.NONE
 }
 FUSIONS = {
@@ -408,6 +409,7 @@ def vocabulary_of(configured: pd.DataFrame) -> Vocabulary:
         element_bytes=ELEMENT_BYTES,
         usual_output={str(ab): (str(types.cd), str(types.acc)) for ab, types in usual},
         scales=SCALES,
+        bytes_of_b=BYTES_OF_B,
         fusions=FUSIONS,
     )
     problems = problems_of(vocabulary.read(configured))

@@ -52,6 +52,9 @@ _BLOCKS = ("a_lines", "a_inner", "b_lines", "b_inner")
 BIAS = "bias"
 """The fused operation that reads a vector, and the number that says where it is fused, as 0 and 1."""
 
+BYTES_OF_B = "b_bytes"
+"""The number with the bytes of an element of B: those of A but for weights of fewer bits."""
+
 IS_SPARSE = "sparse"
 """The number that says where B is sparse, as 0 and 1."""
 
@@ -169,7 +172,7 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS`, `_OF_GROUPS` and `IS_SPARSE`.
+    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS`, `_OF_GROUPS`, `IS_SPARSE` and `BYTES_OF_B`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types as `types_text` writes them, and layout of each row: "family:ab:cd:acc:layout".
@@ -276,8 +279,10 @@ class Vocabulary:
     element_bytes: Mapping[str, int]
     # ab -> (cd, acc) that usually go with it: the defaults of those columns.
     usual_output: Mapping[str, tuple[str, str]]
-    # Scale factors -> the extents of their blocks, as in `_BLOCKS`; the largest extent for a whole matrix.
+    # Scale factors -> the extents of their blocks, as in `_BLOCKS`; the largest extent for a whole matrix, and 0 for one without factors.
     scales: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # ab -> bytes of an element of B, where B has fewer bits than A.
+    bytes_of_b: Mapping[str, float] = field(default_factory=dict)
     # Fused operations -> each of them.
     fusions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # "family:ab:cd:acc", the types as in `FamilyKnowledge` -> representatives of the problems that were measured, int64 [problems, 9]: see `reach`.
@@ -296,6 +301,7 @@ class Vocabulary:
             "element_bytes": dict(self.element_bytes),
             "usual_output": {ab: list(types) for ab, types in self.usual_output.items()},
             "scales": {scale: list(blocks) for scale, blocks in self.scales.items()},
+            "bytes_of_b": dict(self.bytes_of_b),
             "fusions": {fused: list(operations) for fused, operations in self.fusions.items()},
         }
 
@@ -315,7 +321,8 @@ class Vocabulary:
         usual = {ab: (cd, acc) for ab, (cd, acc) in data["usual_output"].items()}
         scales = {scale: tuple(blocks) for scale, blocks in data["scales"].items()}
         fusions = {fused: tuple(operations) for fused, operations in data["fusions"].items()}
-        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, scales, fusions, problems)
+        of_b = data["bytes_of_b"]
+        return cls(families, tuple(data["parameters"]), data["element_bytes"], usual, scales, of_b, fusions, problems)
 
     def measured(self) -> dict[str, Any]:
         """What of each family was measured, for programs that look for kernels: layouts by types, the types that were measured in
@@ -368,7 +375,8 @@ class Vocabulary:
     @cached_property
     def _blocks(self) -> Floats:
         """[`_BLOCKS`, scales]: those of each of `scale_names`."""
-        return np.array([_NO_BLOCKS, *self.scales.values()]).T
+        blocks = np.array([_NO_BLOCKS, *self.scales.values()]).T
+        return np.where(blocks == 0, np.inf, blocks)
 
     @cached_property
     def _biased(self) -> Floats:
@@ -479,8 +487,9 @@ class Vocabulary:
             self._biased.take(fusions),
             *_of_groups(sizes, len(labels)),
             sparse,
+            self._bytes_of_b(texts["ab"]),
         )
-        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS, IS_SPARSE)
+        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS, IS_SPARSE, BYTES_OF_B)
         columns = dict(zip(names, (*numbers, *of_kind, *added), strict=True))
         if sizes is not None:
             _check_groups(sizes, columns, frame, labels)
@@ -507,6 +516,9 @@ class Vocabulary:
         bytes_of = [texts[name].map(lambda each: self.element_bytes.get(each, np.nan)) for name in ("ab", "cd", "acc")]
         layout = texts["layout"]
         return [*bytes_of, layout.map(lambda each: each[:1] == "t"), layout.map(lambda each: each[1:2] == "t")]
+
+    def _bytes_of_b(self, ab: Text) -> Floats:
+        return ab.map(lambda each: self.bytes_of_b.get(each, self.element_bytes.get(each, np.nan)))
 
     def _completed(self, frame: Mapping[str, Any] | pd.DataFrame, families: Array, labels: Any) -> Floats:
         """The numbers of each row, checked, with gaps filled: [`_numbers`, rows]."""

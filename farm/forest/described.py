@@ -12,7 +12,7 @@ FORMAT = 9
 """The version of `model.json` and its arrays."""
 
 WITHOUT_SPARSITY = 8
-"""The version before: its models have learned from no sparse B. Its files are the same."""
+"""The version before: its models have learned from no sparse B and no weights of fewer bits than A."""
 
 WITHOUT_SCALE = 7
 """The version before that: its models have learned from no scale factors, no fused operations and no groups either."""
@@ -55,6 +55,7 @@ _FAMILY = {
 _VOCABULARY = {
     "families": {_ANY: _FAMILY}, "parameters": [str], "element_bytes": {_ANY: float}, "usual_output": {_ANY: (str, str)},
     "scales": {_ANY: (float, float, float, float)}, "fusions": {_ANY: [str]},
+    "bytes_of_b": {_ANY: float},
 }  # fmt: skip
 _ENERGIES = {
     "card_w": float, "busy_w": float, "memory_pj": float, "l2_pj": {_ANY: float}, "operation_pj": {_ANY: float},
@@ -93,7 +94,7 @@ def description_of(content: bytes) -> dict[str, Any]:
     _check(found, _model_of(number), "model.json")
     if number == WITHOUT_BURST:
         found |= _UNSAID
-    found["vocabulary"] = {"scales": {}, "fusions": {}} | found["vocabulary"]
+    found["vocabulary"] = {"scales": {}, "fusions": {}, "bytes_of_b": {}} | found["vocabulary"]
     for family in found["vocabulary"]["families"].values():
         family.setdefault("batched", [])
     require(found["time"] in (None, *TIMES), f"model.json: time is not {' or '.join(TIMES)}")
@@ -104,10 +105,11 @@ def description_of(content: bytes) -> dict[str, Any]:
 
 def _model_of(number: Any) -> dict[str, Any]:
     """What a `model.json` of a readable format must have."""
-    if number > WITHOUT_SCALE:
+    if number == FORMAT:
         return _MODEL
     family = {name: kind for name, kind in _FAMILY.items() if name != "batched" or number > WITHOUT_BATCH}
-    vocabulary = {name: kind for name, kind in _VOCABULARY.items() if name not in ("scales", "fusions")}
+    later = {"bytes_of_b"} | ({"scales", "fusions"} if number <= WITHOUT_SCALE else set())
+    vocabulary = {name: kind for name, kind in _VOCABULARY.items() if name not in later}
     old = {**_MODEL, "vocabulary": {**vocabulary, "families": {_ANY: family}}}
     return {name: kind for name, kind in old.items() if not (number == WITHOUT_BURST and name in _UNSAID)}
 
@@ -149,8 +151,14 @@ def _check_indices(vocabulary: dict[str, Any], card: dict[str, Any]) -> None:
     for name in ("scales", "fusions"):
         parts = [part for each in vocabulary[name].values() for part in each]
         require(len(parts) < _MAX_PARTS and len(vocabulary[name]) < _MAX_PARTS, f"model.json: too many {name}")
-    blocks = [extent for each in vocabulary["scales"].values() for extent in each]
-    require([1 <= extent < 2**31 for extent in blocks], "model.json: scale factors of no block")
+    blocks = [block for each in vocabulary["scales"].values() for block in (each[:2], each[2:])]
+    require(
+        [block == [0, 0] or 1 <= min(block) <= max(block) < 2**31 for block in blocks],
+        "model.json: scale factors of no block",
+    )
+    require(
+        [0 < size < 2**31 for size in vocabulary["bytes_of_b"].values()], "model.json: elements of B without a size"
+    )
     types = vocabulary["usual_output"]
     require(types.keys() <= card["flops_per_ms"].keys(), "model.json: a type has no peak")
     sizes = (card["bytes_per_ms"], card["multiprocessors"], card["l2_bytes"], *card["flops_per_ms"].values())

@@ -15,7 +15,7 @@ import numpy as np
 
 from .card import Card
 from .choice import COMPARED, Choices, Foretold
-from .columns import EXTENTS, IS_SPARSE, OF_KIND, Array, Configurations, Floats, Vocabulary
+from .columns import BYTES_OF_B, EXTENTS, IS_SPARSE, OF_KIND, Array, Configurations, Floats, Vocabulary
 from .energy import Efforts
 from .physics import LIBRARY_TILES, Library, Tiling, Work, bytes_of_b, load_bytes, reference_ms, scale_and_bias_bytes
 from .timing import Loops, Timing, time_ms
@@ -250,7 +250,8 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Ite
     whole, whole_full = np.ceil(waves), np.ceil(full)
     edges = tiling.rows + tiling.columns
     warp_rows, warp_columns = rows.parameter("warp_m"), rows.parameter("warp_n")
-    strips = tiling.blocks * edges * (rows["k"] / tiling.slices) * rows["ab_bytes"]
+    edge_bytes = tiling.rows * rows["ab_bytes"] + tiling.columns * rows[BYTES_OF_B]
+    strips = tiling.blocks * edge_bytes * (rows["k"] / tiling.slices)
     at_once = np.sqrt(np.minimum(tiling.blocks, card.multiprocessors * tiling.resident))
     yield _block(
         {
@@ -283,7 +284,7 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Ite
             **{"log2_tile_k": tiling.depth, "log2_slices": tiling.slices},
             # What the blocks read of the L2 over what the problem has, and the share of the L2 that those at work need for a step.
             "log2_strips": strips / work.bytes,
-            "log2_wave_strip": at_once * edges * tiling.depth * rows["ab_bytes"] / card.l2_bytes,
+            "log2_wave_strip": at_once * edge_bytes * tiling.depth / card.l2_bytes,
             **{"log2_grid_m": tiling.grid_rows, "log2_grid_n": tiling.grid_columns},
             "log2_wave_time": tiling.compute_ms,
             "log2_wave_loss": tiling.compute_ms / work.compute_ms,
@@ -326,6 +327,7 @@ def _kinds(rows: Configurations, vocabulary: Vocabulary) -> Iterator[Block]:
     added = scale_and_bias_bytes(rows)
     yield ("log2_scale_and_bias_bytes",), np.where(added > 0, added, np.nan)[None]
     yield ("sparse_b",), rows[IS_SPARSE][None]
+    yield ("fewer_bytes_b",), (rows["ab_bytes"] - rows[BYTES_OF_B])[None]
     operations, fused = vocabulary.operations
     yield tuple(f"fuses_{name}" for name in operations), fused.take(rows.fusions, axis=1)
 

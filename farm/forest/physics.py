@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .card import Card
-from .columns import BIAS, IS_SPARSE, Configurations, Floats, stacked
+from .columns import BIAS, BYTES_OF_B, IS_SPARSE, Configurations, Floats, stacked
 
 LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 """Tiles that vendors' libraries have kernels of, for every type."""
@@ -59,12 +59,13 @@ def flops_of(rows: Configurations) -> Floats:
 
 
 def scale_and_bias_bytes(rows: Configurations) -> Floats:
-    """Bytes of the scale factors, which have four each, and of the bias of one product of each row. Each group with rows has factors
-    of B and a bias."""
+    """Bytes of the scale factors, which have four each or those of A's type for weights of fewer bits, and of the bias of one product
+    of each row. Each group with rows has factors of B and a bias."""
     m, n, k, matrices = rows["m"], rows["n"], rows["k"], rows["active_groups"]
     of_a = np.ceil(m / rows["a_lines"]) * np.ceil(k / rows["a_inner"])
     of_b = np.ceil(n / rows["b_lines"]) * np.ceil(k / rows["b_inner"])
-    found: Floats = 4.0 * (of_a + matrices * of_b) + matrices * n * rows["cd_bytes"] * rows[BIAS]
+    of_factor = np.where(rows[BYTES_OF_B] < rows["ab_bytes"], rows["ab_bytes"], 4.0)
+    found: Floats = of_factor * (of_a + matrices * of_b) + matrices * n * rows["cd_bytes"] * rows[BIAS]
     return found
 
 
@@ -74,7 +75,7 @@ SPARSE_SPEED_UP = 2.0
 
 def bytes_of_b(rows: Configurations) -> Floats:
     """Bytes of a matrix B of each row; of a sparse one, those of the elements that are kept, and of their indexes of two bits."""
-    n, k, size = rows["n"], rows["k"], rows["ab_bytes"]
+    n, k, size = rows["n"], rows["k"], rows[BYTES_OF_B]
     dense: Floats = k * n * size
     if not rows[IS_SPARSE].any():
         return dense
@@ -86,10 +87,7 @@ def compulsory_bytes(rows: Configurations) -> Floats:
     """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0.
     B of groups without rows is not read."""
     m, n, k = rows["m"], rows["n"], rows["k"]
-    if rows[IS_SPARSE].any():
-        inputs = m * k * rows["ab_bytes"] + rows["active_groups"] * bytes_of_b(rows)
-    else:
-        inputs = (m * k + rows["active_groups"] * (k * n)) * rows["ab_bytes"]
+    inputs = m * k * rows["ab_bytes"] + rows["active_groups"] * bytes_of_b(rows)
     outputs = m * n * rows["cd_bytes"]
     added = scale_and_bias_bytes(rows)
     return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0) + added) * rows["batch"]
@@ -97,7 +95,7 @@ def compulsory_bytes(rows: Configurations) -> Floats:
 
 def load_bytes(rows: Configurations) -> Floats:
     """The most bytes that one load of A and of B, and one store of C, can move at once: [3, rows]."""
-    widths = stacked([rows["ab_bytes"], rows["ab_bytes"], rows["cd_bytes"]], len(rows))
+    widths = stacked([rows["ab_bytes"], rows[BYTES_OF_B], rows["cd_bytes"]], len(rows))
     found: Floats = np.minimum(rows.alignments * widths, LOAD_BYTES)
     return found
 
@@ -179,7 +177,7 @@ class Tiling:
     def of(cls, given: Configurations, work: Work, card: Card) -> Tiling:
         """Blocks, steps and what a multiprocessor holds: the occupancy calculation of the CUDA C++ Programming Guide."""
         edge, split, warp_rows, warp_columns, stated, stages, *tile = (given.parameter(name) for name in _TILING)
-        ab, square = given["ab_bytes"], ~np.isnan(edge)
+        ab, of_b, square = given["ab_bytes"], given[BYTES_OF_B], ~np.isnan(edge)
         rows, columns, depth = np.where(np.isnan(tile), edge, tile)
         slices = np.where(np.isnan(split), 1.0, split)
         if np.isnan(rows).all():
@@ -189,7 +187,7 @@ class Tiling:
         of_block = np.where(np.isnan(stated), _HOPPER_THREADS, 32 * stated)
         threads = np.where(np.isnan(threads) & ~np.isnan(rows), of_block, threads)
         # Stages of 0 are as many as fit.
-        staged = np.where(np.isnan(stages), 1.0, stages) * (rows + columns) * depth * ab
+        staged = np.where(np.isnan(stages), 1.0, stages) * (rows * ab + columns * of_b) * depth
         shared = np.where(stages == 0, card.shared_bytes, staged)
         outputs = area / threads
         # Accumulators, two strips of operands, and addresses; allocated eight at a time.

@@ -16,7 +16,7 @@ import numpy as np
 
 from .arrays import Expected, read_arrays, require
 from .card import Card
-from .columns import IS_SPARSE, Array, Configurations, Floats, Vocabulary
+from .columns import BYTES_OF_B, IS_SPARSE, Array, Configurations, Floats, Vocabulary
 from .physics import LOAD_BYTES, Tiling, Work
 
 CONSTANTS: Mapping[str, float] = {
@@ -86,7 +86,7 @@ class Loops:
 
     @classmethod
     def of(cls, rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card) -> Loops:
-        m, n, k, ab, batch = (rows[name] for name in ("m", "n", "k", "ab_bytes", "batch"))
+        m, n, k, ab, of_b, batch = (rows[name] for name in ("m", "n", "k", "ab_bytes", BYTES_OF_B, "batch"))
         tile_m, tile_n, depth, slices = tiling.rows, tiling.columns, tiling.depth, tiling.slices
         # A family without clusters has blocks by themselves; one without stream-k shares no tiles.
         alone = np.fmax(np.array([rows.parameter(name) for name in ("cluster_m", "cluster_n", "stream_k")]), _ALONE)
@@ -94,14 +94,14 @@ class Loops:
         # Clusters are launched whole.
         launched = np.ceil(np.array([tiling.grid_rows, tiling.grid_columns]) / clusters)
         (grid_m, grid_n), (clusters_m, clusters_n) = launched * clusters, launched
-        loads = np.minimum(rows.alignments[:2], LOAD_BYTES / ab)
+        loads = np.minimum(rows.alignments[:2], LOAD_BYTES / np.array([ab, of_b]))
         columns = {
             "blocks": grid_m * grid_n * slices * batch,
             "steps": tiling.steps,
             "resident": tiling.resident,
             "bytes": work.bytes,
             # What tiles read of the L2: A once for each column of tiles, and B for each row of them.
-            "strips": np.maximum((clusters_n * m + clusters_m * n) * k * ab * batch, 1.0),
+            "strips": np.maximum((clusters_n * m * ab + clusters_m * n * of_b) * k * batch, 1.0),
             "step_ms": 2.0 * tile_m * tile_n * depth * card.multiprocessors / work.peak,
             **{name: tile * depth / at_once for name, tile, at_once in zip("ab", (tile_m, tile_n), loads, strict=True)},
             "sliced": (slices > 1) * (_ADDING_MS + m * n * batch * 4.0 * slices / card.bytes_per_ms),

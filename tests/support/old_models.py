@@ -14,9 +14,10 @@ _PROBLEMS = "problems.npz"
 
 
 def as_format(folder: Path, number: int) -> None:
-    """Turns a stored model into one of an older format: from before models knew a sparse B, up to 7 from before scale factors and
+    """Turns a stored model into one of an older format: from before models knew a sparse B and weights of fewer bits, up to 7 from before scale factors and
     groups, and up to 6 from before batches."""
     described = json.loads((folder / DESCRIPTION).read_text())
+    del described["vocabulary"]["bytes_of_b"]
     if number > WITHOUT_SCALE:
         (folder / DESCRIPTION).write_text(json.dumps(described | {"format": number}))
         return

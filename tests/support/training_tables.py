@@ -126,21 +126,23 @@ _RATES = {"none": 1.0, "tensor": 1.0, "row": 0.9, "1x128:128x128": 0.6}
 """The share of the peak rate with which products with these scale factors are computed."""
 
 
-def kinds_table(kinds: Sequence[str] = KINDS, *, shapes: int = 60, seed: int = 0, power: bool = True) -> pd.DataFrame:
-    """cuBLASLt in FP8: each of the kinds on random shapes.
+def kinds_table(
+    kinds: Sequence[str] = KINDS, *, types: str = "f8e4m3", shapes: int = 60, seed: int = 0, power: bool = True
+) -> pd.DataFrame:
+    """cuBLASLt, in FP8 by default: each of the kinds on random shapes.
 
     A problem takes the longer of computing at 1000 TFLOP/s, less with `scale` or twice as much with `sparsity`, and of memory at 4 TB/s; a launch 3 us. GELU
     takes another 1 ps of each element.
     """
     draw = np.random.default_rng(seed)
     extents = (16 * np.exp2(draw.uniform(2, 7, (shapes, 3))).round()).astype("int64")
-    return pd.DataFrame([_of_kind(*shape, kind, power=power) for shape in extents.tolist() for kind in kinds])
+    return pd.DataFrame([_of_kind(*shape, types, kind, power=power) for shape in extents.tolist() for kind in kinds])
 
 
-def _of_kind(m: int, n: int, k: int, kind: str, *, power: bool) -> dict[str, object]:
-    one = Configuration.parse(f"cublaslt() {m}x{n}x{k} f8e4m3 nt {kind}")
+def _of_kind(m: int, n: int, k: int, types: str, kind: str, *, power: bool) -> dict[str, object]:
+    one = Configuration.parse(f"cublaslt() {m}x{n}x{k} {types} nt {kind}")
     problem = one.problem
-    rate = 1e12 * _RATES[problem.scale] * (2 if problem.sparsity is Sparsity.TWO_OF_FOUR else 1)
+    rate = 1e12 * _RATES.get(problem.scale, 1.0) * (2 if problem.sparsity is Sparsity.TWO_OF_FOUR else 1)
     computing_ms = problem.flops / rate
     activating_ms = 1e-9 * m * n * problem.batch * (problem.fused.activation is Activation.GELU)
     runtime_ms = 0.003 + max(computing_ms, problem.bytes / 4e9) + activating_ms

@@ -32,7 +32,7 @@ from farm.kernels import FAMILIES, Configuration
 from farm.registry import predict, recommend
 from farm.registry.held_out import HeldOut, answers
 from farm.registry.loaded_model import Model
-from farm.scale import Scale
+from farm.scale import SCALES_OF_BOTH, Scale
 from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, DEVICE_TYPE, batched_table, grouped_table, tiled_table
 from trainer import rounds
@@ -105,7 +105,7 @@ def test_rows_have_the_groups_that_problems_have(every: list[list[int]]) -> None
 def test_traffic_counts_the_matrices_of_groups_with_rows() -> None:
     lines = [
         f"cublaslt() 300x200x257 f8e4m3 nt beta={beta} scale={scale} fused={fused} groups={groups}"
-        for beta, scale, fused, groups in product((0, 1), Scale, Fusion, ("none", "100*3", "299,0*5,1"))
+        for beta, scale, fused, groups in product((0, 1), SCALES_OF_BOTH, Fusion, ("none", "100*3", "299,0*5,1"))
         if groups == "none" or scale is not Scale.BLOCK_GROUP
     ]
     every = [Configuration.parse(line) for line in lines]
