@@ -106,6 +106,10 @@ class BadSparsity(BadInput):
     """{value!r} names no sparsity of B. Use one of {known}."""
 
 
+class BadGate(BadInput):
+    """fused={fused} does not work: {why}."""
+
+
 class BadGroups(BadInput):
     """The groups {value} do not work: {why}."""
 

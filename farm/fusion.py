@@ -1,10 +1,12 @@
-"""Operations that a kernel fuses into the product (its epilogue): adding a bias, applying an activation."""
+"""Operations that a kernel fuses into the product (its epilogue): adding a bias, applying an activation, a gate."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 from farm.errors import BadFusion
+
+_GATE = "swiglu"
 
 
 class Activation(StrEnum):
@@ -20,7 +22,12 @@ class Activation(StrEnum):
 
 
 class Fusion(StrEnum):
-    """D = activation(alpha·A·B + beta·C + bias). The bias is a vector of n elements of D's type, added to each row."""
+    """D = activation(alpha·A·B + beta·C + bias). The bias is a vector of n elements of D's type, added to each row.
+
+    With a gate, the first n/2 columns of P = alpha·A·B + bias are the gate and the last n/2 what it lets through, as in vLLM's
+    `silu_and_mul`: D = activation(P[:, :n/2]) ∘ P[:, n/2:] has n/2 columns. `swiglu` is the gate with silu (Shazeer,
+    arXiv 2002.05202).
+    """
 
     NONE = "none"
     BIAS = "bias"
@@ -30,6 +37,8 @@ class Fusion(StrEnum):
     BIAS_RELU = "bias+relu"
     BIAS_GELU = "bias+gelu"
     BIAS_SILU = "bias+silu"
+    SWIGLU = "swiglu"
+    BIAS_SWIGLU = "bias+swiglu"
 
     @property
     def bias(self) -> bool:
@@ -37,9 +46,21 @@ class Fusion(StrEnum):
         return self.value.startswith("bias")
 
     @property
+    def gated(self) -> bool:
+        """Whether half of the columns is a gate for the other half."""
+        return self.value.endswith(_GATE)
+
+    @property
     def activation(self) -> Activation | None:
+        """That of each element, or of each element of the gate."""
         last = self.value.rsplit("+", 1)[-1]
+        if last == _GATE:
+            return Activation.SILU
         return None if last in ("none", "bias") else Activation(last)
+
+    def columns(self, n: int) -> int:
+        """How many columns D has, where B has n."""
+        return n // 2 if self.gated else n
 
     @classmethod
     def parse(cls, text: object) -> Fusion:

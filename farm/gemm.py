@@ -16,6 +16,7 @@ from typing import Any
 from farm.errors import (
     BadBatch,
     BadElementType,
+    BadGate,
     BadGroups,
     BadLayout,
     BadScalar,
@@ -259,7 +260,7 @@ class Problem:
     """A matrix multiplication, a batch of equal ones or one in groups, without the kernel that computes it.
 
     The matrices of a batch lie one after the other in memory, each contiguous: A is [batch,m,k], B [batch,k,n] and D [batch,m,n].
-    With groups, A is [m,k] and D is [m,n] with the rows of all groups, and B is [groups,k,n].
+    With groups, A is [m,k] and D is [m,n] with the rows of all groups, and B is [groups,k,n]. With a gate, D has n/2 columns.
     """
 
     shape: Shape
@@ -288,6 +289,17 @@ class Problem:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise BadScalar(name=name, value=value)
             object.__setattr__(self, name, float(value) + 0.0)  # + 0.0 turns -0.0 into 0.0
+        if self.fused.gated:
+            self._check_gate()
+
+    def _check_gate(self) -> None:
+        why = None
+        if self.shape.n % 2:
+            why = f"half of B's columns is the gate, so n is even, not {self.shape.n}"
+        elif self.beta:
+            why = f"D has half as many columns as the product, so beta is 0, not {number_text(self.beta)}"
+        if why is not None:
+            raise BadGate(fused=self.fused, why=why)
 
     def _check_groups(self, groups: Groups) -> None:
         why = None
@@ -314,6 +326,11 @@ class Problem:
         return self.batch if self.groups is None else len(self.groups.sizes)
 
     @property
+    def columns_of_d(self) -> int:
+        """n, or half of it where the other half is a gate."""
+        return self.shape.n if self.fused is Fusion.NONE else self.fused.columns(self.shape.n)
+
+    @property
     def flops(self) -> int:
         """Those of its shape, for the whole batch: alpha, beta, scale factors and fused operations are not counted.
 
@@ -330,7 +347,7 @@ class Problem:
         """
         s, of_b = self.shape, 1 if self.groups is None else self.groups.active
         inputs = s.m * s.k * _INPUT_BITS[self.types.ab][0] // 8 + of_b * self.bytes_of_b
-        outputs = s.m * s.n * self.types.cd.bytes
+        outputs = s.m * self.columns_of_d * self.types.cd.bytes
         return self.batch * (inputs + outputs * (2 if self.beta else 1) + self._scale_and_bias_bytes(of_b))
 
     @property
@@ -354,7 +371,7 @@ class Problem:
         """Memory that A, B, C, scale factors and bias take: what one operand set allocates. A sparse B is there with its zeros too."""
         s, of_b = self.shape, 1 if self.groups is None else len(self.groups.sizes)
         a_bits, b_bits = _INPUT_BITS[self.types.ab]
-        matrices = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8 + s.m * s.n * self.types.cd.bytes
+        matrices = (s.m * s.k * a_bits + of_b * s.k * s.n * b_bits) // 8 + s.m * self.columns_of_d * self.types.cd.bytes
         if self.sparsity is not Sparsity.NONE:
             matrices += of_b * self.bytes_of_b
         return self.batch * (matrices + self._scale_and_bias_bytes(of_b))

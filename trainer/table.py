@@ -16,7 +16,18 @@ from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import BIAS, GROUPED, NONE, REQUIRED, WITH_DEFAULT, Array, Bools, FamilyKnowledge, Vocabulary
+from farm.forest.columns import (
+    BIAS,
+    GATE,
+    GROUPED,
+    NONE,
+    REQUIRED,
+    WITH_DEFAULT,
+    Array,
+    Bools,
+    FamilyKnowledge,
+    Vocabulary,
+)
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, ElementType, ElementTypes
@@ -392,7 +403,11 @@ SCALES = {
     if scale is not Scale.NONE
 }
 FUSIONS = {
-    str(fused): (*((BIAS,) if fused.bias else ()), *((str(fused.activation),) if fused.activation else ()))
+    str(fused): (
+        *((BIAS,) if fused.bias else ()),
+        *((str(fused.activation),) if fused.activation else ()),
+        *((GATE,) if fused.gated else ()),
+    )
     for fused in Fusion
     if fused is not Fusion.NONE
 }

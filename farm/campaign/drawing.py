@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from farm.campaign.domain import COORDINATES, Points, item_at, random_points, sobol_points
 from farm.campaign.problem_blocks import DomainBlock
-from farm.errors import OddExtent
+from farm.errors import BadGate, OddExtent
 from farm.gemm import ElementTypes, Problem
 
 MAX_REFUSED = 10_000
-"""After this many problems in a row that are repeated, that a constraint excludes, or whose weights have an odd extent, a stratum counts
-as exhausted."""
+"""After this many problems in a row that are repeated, that a constraint excludes, or that have an odd extent where it must be even, a
+stratum counts as exhausted."""
 
 MAX_WITHOUT_KERNEL = 1_000
 """After this many problems in a row that no kernel runs, a stratum counts as exhausted; after fewer with many kernels."""
@@ -63,7 +63,7 @@ class _Stratum:
             added = [item_at(values, next(rest)) if len(values) > 1 else values[0] for values in block.added]
             try:
                 problem = Problem(block.shape_at(point[:_SHAPE]), self._types, layout, alpha, beta, *added)
-            except OddExtent:
+            except (BadGate, OddExtent):
                 refused += 1
                 continue
             if problem in self._seen or not keeps(problem):

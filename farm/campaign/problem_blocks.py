@@ -22,7 +22,7 @@ from farm.campaign.named_shapes import shape_sets
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, FileModel, Values, as_list, ordered, wrong_key
 from farm.campaign.weighted import Weighted
-from farm.errors import BadGroups, OddExtent, ScaleOfOtherTypes
+from farm.errors import BadGate, BadGroups, OddExtent, ScaleOfOtherTypes
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, ElementTypes, Layout, Problem, Shape
 from farm.groups import NONE, Groups
@@ -146,6 +146,21 @@ class ProblemBlock(FileModel):
                 raise wrong_key(type(self), "scale", f"{error} Other types need a block of their own.") from None
         return self
 
+    @model_validator(mode="after")
+    def _has_fitting_gates(self) -> Self:
+        gated = next((fused for fused in self.fused if fused.gated), None)
+        if gated is not None:
+            for n, beta in product(self._deciding_n(), self.beta):
+                try:
+                    Problem(Shape(1, n, 2), self.types[0], Layout.NT, beta=beta, fused=gated)
+                except BadGate as error:
+                    raise wrong_key(type(self), "fused", str(error)) from None
+        return self
+
+    def _deciding_n(self) -> Sequence[int]:
+        """Values of n. One of them is odd if any n is, but for those that are drawn."""
+        return (2,)
+
     @model_serializer(mode="wrap")
     def _to_document(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the usual values of `ADDED_COLUMNS`, so that older campaigns keep their documents and digests."""
@@ -199,13 +214,19 @@ class ListedBlock(ProblemBlock):
     def extents(self, name: str) -> Sequence[int]:
         """Every value of m, n or k."""
 
+    def _deciding(self, name: str) -> Sequence[int]:
+        """Values of an extent. One of them is odd if any is: values that are equally spaced may be many, and the first two decide."""
+        along = self.extents(name)
+        return along[:2] if isinstance(along, range) else along
+
+    def _deciding_n(self) -> Sequence[int]:
+        return self._deciding("n")
+
     @model_validator(mode="after")
     def _has_even_extents(self) -> Self:
         packed = (types for types in self.types if types.ab.of_b.per_item > 1)
         for types, layout in product(packed, self.layouts):
-            along = self.extents("k" if layout.b_transposed else "n")
-            # Values that are equally spaced may be many, and the first two decide.
-            odd = next((extent for extent in along[: 2 if isinstance(along, range) else None] if extent % 2), None)
+            odd = next((extent for extent in self._deciding("k" if layout.b_transposed else "n") if extent % 2), None)
             if odd is not None:
                 try:
                     Problem(Shape(1, odd, odd), types, layout)

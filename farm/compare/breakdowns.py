@@ -80,9 +80,15 @@ def bytes_of(problems: Problems) -> Floats:
     of_b = _matrices_of_b(problems)
     # Numbers of elements of one matrix are below 2^63.
     kept, indexes = _of_sparse_b(problems)
-    read, written = each_a * (m * k) + each_b * of_b * (kept * n), outputs * (m * n)
+    read, written = each_a * (m * k) + each_b * of_b * (kept * n), outputs * (m * _columns_of_d(problems))
     added = _scale_and_bias_bytes(problems, of_b, of_output) + of_b * indexes
     return np.asarray((read + written + added) * problems.batch, dtype=np.float64)
+
+
+def _columns_of_d(problems: Problems) -> Ints:
+    """Columns of D: half of n where there is a gate: [configurations]."""
+    gated = np.array([Fusion(name).gated for name in problems.fusions], bool)[problems.fused]
+    return np.where(gated, problems.n // 2, problems.n)
 
 
 def _matrices_of_b(problems: Problems) -> Floats:

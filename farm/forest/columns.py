@@ -52,6 +52,9 @@ _BLOCKS = ("a_lines", "a_inner", "b_lines", "b_inner")
 BIAS = "bias"
 """The fused operation that reads a vector, and the number that says where it is fused, as 0 and 1."""
 
+GATE = "gate"
+"""The fused operation that halves the columns of D, and the number that says where it is fused, as 0 and 1."""
+
 BYTES_OF_B = "b_bytes"
 """The number with the bytes of an element of B: those of A but for weights of fewer bits."""
 
@@ -172,7 +175,7 @@ def stacked(columns: Sequence[Any], rows: int) -> Floats:
 class Configurations:
     """Completed rows: numbers as float64 [rows], NaN where a family has no such parameter; texts without gaps."""
 
-    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS`, `_OF_GROUPS`, `IS_SPARSE` and `BYTES_OF_B`.
+    # By column, and those of `OF_KIND`, `_BLOCKS`, `BIAS`, `GATE`, `_OF_GROUPS`, `IS_SPARSE` and `BYTES_OF_B`.
     numbers: Mapping[str, Floats]
     texts: Mapping[str, Text]
     # Family, types as `types_text` writes them, and layout of each row: "family:ab:cd:acc:layout".
@@ -200,6 +203,11 @@ class Configurations:
         return self.numbers[name] if name in self.numbers else np.full(len(self), np.nan)
 
     @property
+    def columns_of_d(self) -> Floats:
+        """n, or half of it where there is a gate."""
+        return self.numbers["n"] / (1.0 + self.numbers[GATE])
+
+    @property
     def grouped(self) -> Bools:
         """Which rows have groups."""
         return np.zeros(len(self), bool) if self.sizes is None else self.sizes.grouped
@@ -224,7 +232,7 @@ class Configurations:
         m, n, k = (self.numbers[name] for name in EXTENTS)
         a = np.where(self.numbers["a_transposed"] > 0, m, k)
         b = np.where(self.numbers["b_transposed"] > 0, k, n)
-        whole = np.array([a, b, n], "int64") | _MAX_ALIGNMENT
+        whole = np.array([a, b, self.columns_of_d], "int64") | _MAX_ALIGNMENT
         return (whole & -whole).astype("float64")
 
     def parts(self, rows: int) -> Iterator[Configurations]:
@@ -379,9 +387,10 @@ class Vocabulary:
         return np.where(blocks == 0, np.inf, blocks)
 
     @cached_property
-    def _biased(self) -> Floats:
-        """Which of `fusion_names` add a bias, as 0 and 1."""
-        return np.array([BIAS in self.fusions.get(fused, ()) for fused in self.fusion_names], "float64")
+    def _added(self) -> Floats:
+        """Which of `fusion_names` add a bias, and which have a gate, as 0 and 1: [2, fusions]."""
+        has = [[name in self.fusions.get(fused, ()) for fused in self.fusion_names] for name in (BIAS, GATE)]
+        return stacked(has, len(self.fusion_names))
 
     @cached_property
     def fusion_names(self) -> tuple[str, ...]:
@@ -484,12 +493,12 @@ class Vocabulary:
         sparse = texts["sparsity"].is_in((SPARSE,)).astype("float64")
         added = (
             *self._blocks.take(scales, axis=1),
-            self._biased.take(fusions),
+            *self._added.take(fusions, axis=1),
             *_of_groups(sizes, len(labels)),
             sparse,
             self._bytes_of_b(texts["ab"]),
         )
-        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, *_OF_GROUPS, IS_SPARSE, BYTES_OF_B)
+        names = (*self._numbers, *OF_KIND, *_BLOCKS, BIAS, GATE, *_OF_GROUPS, IS_SPARSE, BYTES_OF_B)
         columns = dict(zip(names, (*numbers, *of_kind, *added), strict=True))
         if sizes is not None:
             _check_groups(sizes, columns, frame, labels)

@@ -169,7 +169,8 @@ def _sizes(rows: Configurations, work: Work, card: Card) -> Iterator[Block]:
     # Shares of the L2 that the problem and its operands take.
     yield (
         _OPERANDS,
-        np.array([work.bytes, mk * ab * batch, bytes_of_b(rows) * matrices, mn * cd * batch]) / card.l2_bytes,
+        np.array([work.bytes, mk * ab * batch, bytes_of_b(rows) * matrices, m * rows.columns_of_d * cd * batch])
+        / card.l2_bytes,
     )
 
 

@@ -86,9 +86,9 @@ def bytes_of_b(rows: Configurations) -> Floats:
 def compulsory_bytes(rows: Configurations) -> Floats:
     """Bytes of each row's batch with A, B, scale factors and bias read once, D written once, and C read once where beta is not 0.
     B of groups without rows is not read."""
-    m, n, k = rows["m"], rows["n"], rows["k"]
+    m, k = rows["m"], rows["k"]
     inputs = m * k * rows["ab_bytes"] + rows["active_groups"] * bytes_of_b(rows)
-    outputs = m * n * rows["cd_bytes"]
+    outputs = m * rows.columns_of_d * rows["cd_bytes"]
     added = scale_and_bias_bytes(rows)
     return (inputs + outputs * np.where(rows["beta"] == 0, 1.0, 2.0) + added) * rows["batch"]
 

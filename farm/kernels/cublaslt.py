@@ -121,6 +121,6 @@ CUBLASLT = KernelFamily(
     batched=True,
     grouped=True,
     scales=SCALES_OF_BOTH,
-    fusions=tuple(f for f in Fusion if f.activation is not Activation.SILU),
+    fusions=tuple(fused for fused in Fusion if fused.activation is not Activation.SILU and not fused.gated),
     rules=(_types_known, whole_scalars, tensor_types_exist, _eight_bit_fits, _scales_exist, _fuses, _groups_fit),
 )

@@ -12,8 +12,10 @@ from farm.kernels.rules import same_types
 
 
 def _shared_bytes(problem: Problem, tile: int) -> int:
-    """A tile of A and one of B, as `workers/kernels/tiled.cu` declares them: an operand stored transposed has one more column."""
-    columns = 2 * tile + problem.layout.a_transposed + problem.layout.b_transposed
+    """A tile of A and one of B, or with a gate two, as `workers/kernels/tiled.cu` declares them: an operand stored transposed has one
+    more column."""
+    of_b = 2 if problem.fused.gated else 1
+    columns = tile + problem.layout.a_transposed + of_b * (tile + problem.layout.b_transposed)
     return tile * columns * problem.types.ab.bytes
 
 

@@ -42,7 +42,7 @@ _CONFIGURATION = (
         "scale factors of A and B: `none`, `tensor`, `row`, `1x128`, `1x128:128x128` or `128x128:1x128`", name="scale"
     ),
     Column(
-        "what follows the product: `none`, `bias`, `relu`, `gelu`, `silu`, or a bias with one of them, as in `bias+gelu`",
+        "what follows the product: `none`, `bias`, `relu`, `gelu`, `silu`, `swiglu`, or a bias with one of them, as in `bias+gelu`",
         name="fused",
     ),
     Column("rows of each group, as in `16*8,3,0`; `none` where the product is not in groups", name="groups"),

@@ -521,6 +521,7 @@ class FakeKernel:
         assert block == (tile, tile)
         assert self.defines["BATCHED"] == str(int(grid[2] != 1))
         assert len(added) == int(self.defines["BIAS"]) + 2 * int(self.defines["GROUPED"])
+        columns = n // 2 if self.defines["GATED"] == "1" else n
 
         def bias_of(number: int) -> Any:
             return at_address(added[0] + number * n * size, n, dtype) if self.defines["BIAS"] == "1" else None
@@ -528,16 +529,19 @@ class FakeKernel:
         if self.defines["GROUPED"] == "1":
             tiles, count = added[-2:]
             assert (tiles.shape, tiles.dtype) == ((count, 4), np.int64)
-            assert grid == (-(-n // tile), min(count, 65_535), 1)
+            assert grid == (-(-columns // tile), min(count, 65_535), 1)
             for number, (first_tile, first_row, end, group) in enumerate(tiles.tolist()):
                 first = first_row + (number - first_tile) * tile
                 rows = min(tile, end - first)
-                places = (a + first * k * size, b + group * k * n * size, c + first * n * size, d + first * n * size)
+                places = (a + first * k * size, b + group * k * n * size, c + first * n * size)
+                places = (*places, d + first * columns * size)
                 self.multiply(dtype, *places, rows, n, k, alpha, beta, bias_of(group))
             return
-        assert grid[:2] == (-(-n // tile), -(-m // tile))
+        assert grid[:2] == (-(-columns // tile), -(-m // tile))
         for z in range(grid[2]):
-            places = (first + z * count * size for first, count in ((a, m * k), (b, k * n), (c, m * n), (d, m * n)))
+            places = (
+                first + z * count * size for first, count in ((a, m * k), (b, k * n), (c, m * n), (d, m * columns))
+            )
             self.multiply(dtype, *places, m, n, k, alpha, beta, bias_of(z))
 
     def multiply(
@@ -556,8 +560,12 @@ class FakeKernel:
             result = result + beta * at_address(c, m * n, dtype).reshape(m, n)
         if bias is not None:
             result = result + bias
-        result = ACTIVATIONS[self.defines.get("ACTIVATION", "none")](result)
-        at_address(d, m * n, dtype).reshape(m, n)[: result.shape[0]] = result
+        gate, up = result, 1
+        if self.defines.get("GATED", "0") == "1":
+            gate, up = np.split(result, 2, axis=1)
+        result = ACTIVATIONS[self.defines.get("ACTIVATION", "none")](gate) * up
+        columns = result.shape[1]
+        at_address(d, m * columns, dtype).reshape(m, columns)[: result.shape[0]] = result
 
     # The kernel of gemm_triton.py, with 32-bit elements; parameters after beta are scratch memory.
 
@@ -579,15 +587,16 @@ class FakeKernel:
         assert (self.defines["SCALE_A"] != "none") == bool(scale_a) == bool(scale_b)
         assert (self.defines["BIAS"] == "1") == bool(bias)
         m, n, k = int(m), int(n), int(k)
+        columns = n // 2 if self.defines["GATED"] == "1" else n
         if grouped:
             assert more[0].dtype == np.int64
             for number, (first_tile, first_row, end, group) in enumerate(more[0].tolist()):
                 first = first_row + (number - first_tile) * tile
-                places = (a + 4 * first * k, b + 4 * group * k * n, c and c + 4 * first * n, d + 4 * first * n)
+                places = (a + 4 * first * k, b + 4 * group * k * n, c and c + 4 * first * n, d + 4 * first * columns)
                 self.multiply(np.float32, *places, min(tile, end - first), n, k, alpha, beta)
             return
         for product in range(grid[1]):
-            inputs, outputs = (4 * product * extent for extent in (m * k, m * n))
+            inputs, outputs = (4 * product * extent for extent in (m * k, m * columns))
             self.multiply(
                 np.float32, a + inputs, b + 4 * product * k * n, c and c + outputs, d + outputs, m, n, k, alpha, beta
             )

@@ -113,7 +113,10 @@ def expected(p: Problem, given: OperandSet) -> Any:
     if p.fused.activation is Activation.GELU:
         return result / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (result + 0.044715 * result**3)))
     if p.fused.activation is Activation.SILU:
-        return result / (1 + np.exp(-result))
+        half = p.columns_of_d
+        gate = result[..., :half]
+        gate = gate / (1 + np.exp(-gate))
+        return gate * result[..., half:] if p.fused.gated else gate
     return result
 
 

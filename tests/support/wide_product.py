@@ -53,13 +53,15 @@ def wide_product(problem: Problem, placement: Placement, index: int, read: Read)
             result = result + problem.beta * numbers(cd, c_at, row * s.n, rows, s.n)
         if problem.fused.bias:
             result = result + numbers(cd, bias_at, matrix * s.n, s.n)
+        if problem.fused.gated:
+            return ACTIVATIONS[problem.fused.activation](result[:, : s.n // 2]) * result[:, s.n // 2 :]
         return ACTIVATIONS[problem.fused.activation](result)
 
     if problem.groups is None:
         return np.stack([product(number * s.m, s.m, number) for number in range(problem.batch)])
     results, row = [], 0
     for matrix, rows in enumerate(problem.groups.sizes):
-        results.append(product(row, rows, matrix) if rows else np.empty((0, s.n)))
+        results.append(product(row, rows, matrix) if rows else np.empty((0, problem.columns_of_d)))
         row += rows
     return np.concatenate(results)[None]
 

@@ -55,6 +55,8 @@ def problem(
     scale: Scale = Scale.NONE, fused: Fusion = Fusion.NONE, groups: Groups | None = None,
     sparsity: Sparsity = Sparsity.NONE,
 ) -> Problem:  # fmt: skip
+    if fused.gated:
+        n, beta = 2 * -(-n // 4), 0.0
     return Problem(
         Shape(m, n, k), ElementTypes.parse(types), beta=beta, batch=batch, scale=scale, fused=fused, groups=groups,
         sparsity=sparsity,

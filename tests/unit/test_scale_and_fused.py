@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.devices import DeviceKind, DeviceTraits
-from farm.errors import BadConfiguration, BadFusion, BadScale
+from farm.errors import BadConfiguration, BadFusion, BadGate, BadScale
 from farm.fusion import Activation, Fusion
 from farm.gemm import ADDED_COLUMNS, ElementTypes, Problem, Shape
 from farm.kernels import FAMILIES, Configuration
@@ -50,15 +50,17 @@ def test_what_is_not_known_is_named() -> None:
 
 
 def test_a_fusion_says_what_it_consists_of() -> None:
-    assert {fusion: (fusion.bias, fusion.activation) for fusion in Fusion} == {
-        Fusion.NONE: (False, None),
-        Fusion.BIAS: (True, None),
-        Fusion.RELU: (False, Activation.RELU),
-        Fusion.GELU: (False, Activation.GELU),
-        Fusion.SILU: (False, Activation.SILU),
-        Fusion.BIAS_RELU: (True, Activation.RELU),
-        Fusion.BIAS_GELU: (True, Activation.GELU),
-        Fusion.BIAS_SILU: (True, Activation.SILU),
+    assert {fusion: (fusion.bias, fusion.activation, fusion.gated) for fusion in Fusion} == {
+        Fusion.NONE: (False, None, False),
+        Fusion.BIAS: (True, None, False),
+        Fusion.RELU: (False, Activation.RELU, False),
+        Fusion.GELU: (False, Activation.GELU, False),
+        Fusion.SILU: (False, Activation.SILU, False),
+        Fusion.BIAS_RELU: (True, Activation.RELU, False),
+        Fusion.BIAS_GELU: (True, Activation.GELU, False),
+        Fusion.BIAS_SILU: (True, Activation.SILU, False),
+        Fusion.SWIGLU: (False, Activation.SILU, True),
+        Fusion.BIAS_SWIGLU: (True, Activation.SILU, True),
     }
 
 
@@ -88,11 +90,26 @@ def test_factors_and_bias_are_read_and_take_memory() -> None:
     assert Problem(shape, types, fused=Fusion.GELU).bytes == Problem(shape, types).bytes
 
 
+def test_half_of_the_columns_is_a_gate_which_d_does_not_have() -> None:
+    shape, types = Shape(128, 256, 512), ElementTypes.parse("bf16")
+    silu, gated = (Problem(shape, types, batch=3, fused=fused) for fused in (Fusion.BIAS_SILU, Fusion.BIAS_SWIGLU))
+    assert (gated.columns_of_d, silu.columns_of_d, gated.flops) == (128, 256, silu.flops)
+    assert silu.bytes - gated.bytes == silu.operand_bytes - gated.operand_bytes == 3 * 128 * 128 * 2
+    with pytest.raises(
+        BadGate, match="fused=swiglu does not work: half of B's columns is the gate, so n is even, not 63"
+    ):
+        Configuration.parse("tiled() 64x63x64 f32 fused=swiglu")
+    with pytest.raises(BadGate, match=r"half as many columns as the product, so beta is 0, not 0\.5"):
+        Configuration.parse("tiled() 64 f32 beta=0.5 fused=bias+swiglu")
+
+
 def test_a_family_without_them_refuses_them() -> None:
     why = Configuration.parse("tiled() 64 f32 scale=row").why_invalid(CARD)
     assert why == "tiled has no scale=row, only none"
     why = Configuration.parse("cublaslt() 64 f16 fused=silu").why_invalid(CARD)
     assert why == "cublaslt has no fused=silu, only none, bias, relu, gelu, bias+relu, bias+gelu"
+    why = Configuration.parse("cublaslt() 64 f16 fused=swiglu").why_invalid(CARD)
+    assert why == "cublaslt has no fused=swiglu, only none, bias, relu, gelu, bias+relu, bias+gelu"
 
 
 def test_the_document_s_table_says_which_family_computes_what() -> None:

@@ -17,6 +17,7 @@ from farm.settings import settings
 pytestmark = pytest.mark.long
 
 TILE = "tile_m=32,tile_n=16,tile_k=32,group_m=2"
+GATED = "tile_m=64,tile_n=64,tile_k=64,group_m=2"
 SHAPE, SCALED = "70x40x72", "150x40x200"
 """Ragged tiles along m, n and k; and more than a block of 128 along m and k."""
 GROUPED, GROUPS = "105x24x200", "groups=0,33,0*2,66,1*2,4,0"
@@ -34,6 +35,12 @@ CASES = [
     ),
     *(f"triton({TILE}) {SHAPE} f32 tn batch=2 fused={fused}" for fused in ("bias", "relu", "gelu", "silu")),
     *(f"triton({TILE}) {SCALED} f16 nn beta=1 fused=bias+{fused} scale=1x128" for fused in ("relu", "gelu", "silu")),
+    f"triton({GATED}) {SHAPE} f32 nn alpha=-2 batch=2 fused=bias+swiglu",
+    f"triton({GATED}) {SCALED} f32 nt batch=2 scale=row fused=swiglu",
+    f"triton({GATED},tma=1) 80x48x80 f16 nn batch=2 fused=swiglu",
+    *(f"triton({GATED}) 150x{n}x200 f16 nt scale=1x128:128x128 fused=bias+swiglu" for n in (256, 280)),
+    f"triton({GATED}) 105x72x200 f32 nt scale=row fused=bias+swiglu {GROUPS}",
+    f"triton({GATED},tma=1) 105x80x208 f16 nt scale=1x128:128x128 fused=swiglu {GROUPS}",
     *(
         f"triton({TILE}) {GROUPED} f32 {more} {GROUPS}"
         for more in (

@@ -2,8 +2,10 @@
 //
 //   D[m,n] = ACTIVATION(alpha * A[m,k] * B[k,n] + beta * C[m,n] + bias[n])
 //
+// GATED: D has n / 2 columns, ACTIVATION of the first n / 2 columns of alpha * A * B + bias times the last n / 2.
+//
 // Compiled with -DTILE=1..32, -DELEMENT=float|double, -DA_TRANSPOSED=0|1, -DB_TRANSPOSED=0|1, -DBATCHED=0|1, -DGROUPED=0|1,
-// -DBIAS=0|1 and -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie
+// -DBIAS=0|1, -DGATED=0|1 and -DACTIVATION=none|relu|gelu|silu. A and B lie row-major as written, or transposed ([k,m], [n,k]); C and D lie
 // row-major. C is not read where beta is 0. BATCHED: blocks along z have a product each, and the operands of products follow each
 // other. GROUPED: groups of rows have a B and a bias each, and A is not transposed. A tile has rows of one group: `tiles` has of this
 // group its first tile, its first row, where its rows end, and its number, as group_tiles.py describes.
@@ -40,17 +42,21 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
     tiled_gemm(const ELEMENT* __restrict__ a, const ELEMENT* __restrict__ b, const ELEMENT* __restrict__ c,
                ELEMENT* __restrict__ d, index_t m, index_t n, index_t k, ELEMENT alpha, ELEMENT beta
                BIAS_PARAMETER GROUPS_PARAMETER) {
+    const index_t columns = GATED ? n / 2 : n;  // of C and D
 #if BATCHED
     a += blockIdx.z * m * k;
     b += blockIdx.z * k * n;
-    c += blockIdx.z * m * n;
-    d += blockIdx.z * m * n;
+    c += blockIdx.z * m * columns;
+    d += blockIdx.z * m * columns;
 #if BIAS
     bias += blockIdx.z * n;
 #endif
 #endif
     __shared__ ELEMENT a_tile[TILE][TILE + A_PAD];
     __shared__ ELEMENT b_tile[TILE][TILE + B_PAD];
+#if GATED
+    __shared__ ELEMENT up_tile[TILE][TILE + B_PAD];
+#endif
     const int x = threadIdx.x, y = threadIdx.y;
     const index_t column_0 = (index_t)blockIdx.x * TILE;
     const index_t column = column_0 + x;
@@ -73,6 +79,9 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
 #endif
         const index_t row = row_0 + y;
         ELEMENT sum = 0;
+#if GATED
+        ELEMENT up = 0;
+#endif
         for (index_t k_0 = 0; k_0 < k; k_0 += TILE) {
 #if A_TRANSPOSED
             a_tile[x][y] = (row_0 + x < m && k_0 + y < k) ? a[(k_0 + y) * m + row_0 + x] : ELEMENT(0);
@@ -80,26 +89,43 @@ extern "C" __global__ void __launch_bounds__(TILE* TILE)
             a_tile[y][x] = (row < m && k_0 + x < k) ? a[row * k + k_0 + x] : ELEMENT(0);
 #endif
 #if B_TRANSPOSED
-            b_tile[x][y] = (column_0 + y < n && k_0 + x < k) ? b[(column_0 + y) * k + k_0 + x] : ELEMENT(0);
+            b_tile[x][y] = (column_0 + y < columns && k_0 + x < k) ? b[(column_0 + y) * k + k_0 + x] : ELEMENT(0);
+#if GATED
+            up_tile[x][y] = (column_0 + y < columns && k_0 + x < k) ? b[(columns + column_0 + y) * k + k_0 + x] : ELEMENT(0);
+#endif
 #else
-            b_tile[y][x] = (column < n && k_0 + y < k) ? b[(k_0 + y) * n + column] : ELEMENT(0);
+            b_tile[y][x] = (column < columns && k_0 + y < k) ? b[(k_0 + y) * n + column] : ELEMENT(0);
+#if GATED
+            up_tile[y][x] = (column < columns && k_0 + y < k) ? b[(k_0 + y) * n + columns + column] : ELEMENT(0);
+#endif
 #endif
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < TILE; ++i) {
                 sum += a_tile[y][i] * b_tile[i][x];
+#if GATED
+                up += a_tile[y][i] * up_tile[i][x];
+#endif
             }
             __syncthreads();
         }
-        if (row < m && column < n) {
+        if (row < m && column < columns) {
             ELEMENT value = alpha * sum;
             if (beta != ELEMENT(0)) {
-                value += beta * c[row * n + column];
+                value += beta * c[row * columns + column];
             }
 #if BIAS
             value += bias[column];
 #endif
-            d[row * n + column] = ACTIVATION(value);
+            value = ACTIVATION(value);
+#if GATED
+            up *= alpha;
+#if BIAS
+            up += bias[columns + column];
+#endif
+            value *= up;
+#endif
+            d[row * columns + column] = value;
         }
     }
 }

@@ -67,6 +67,7 @@ class TiledKernel:
             f"-DBATCHED={int(self.batched)}",
             f"-DGROUPED={int(self.grouped)}",
             f"-DBIAS={int(self.fused.bias)}",
+            f"-DGATED={int(self.fused.gated)}",
             f"-DACTIVATION={self.fused.activation or 'none'}",
         )
 
@@ -87,7 +88,7 @@ class TiledKernel:
     def grid(self, shape: Shape, groups: Groups | None = None) -> tuple[int, int]:
         """Blocks along the columns and along the rows of one D; where rows need more than 65535, blocks walk on."""
         rows = -(-shape.m // self.tile) if groups is None else groups.tiles(self.tile)
-        return (-(-shape.n // self.tile), min(rows, MAX_GRID_Y))
+        return (-(-self.fused.columns(shape.n) // self.tile), min(rows, MAX_GRID_Y))
 
 
 class TiledFamily:

@@ -7,7 +7,7 @@ come from quantiles of its distribution, or from the tensor itself where a file 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from statistics import NormalDist
@@ -48,6 +48,9 @@ _SQUARE_OF_FACTORS = (FACTORS[0] ** 2 + FACTORS[0] * FACTORS[1] + FACTORS[1] ** 
 
 _UNEVEN_FACTORS = FACTORS[1] / math.sqrt(_SQUARE_OF_FACTORS)
 """The largest factor as a multiple of their root mean square."""
+
+_REACH_OF_GATED = 24.0
+"""The largest of 10^10 products of two normal numbers, as a multiple of the product of their root mean squares, is about 21."""
 
 _QUANTILES = 4096
 _LINES = 32
@@ -96,13 +99,15 @@ def factor_unit(problem: Problem) -> float:
 
 
 def result_scale(problem: Problem, rules: OperandRules = DEFAULT) -> float:
-    """Root mean square of an element of the result, before an activation, for operands of these rules; never 0.
+    """Root mean square of an element of the result, before an activation, for operands of these rules; never 0. With a gate, two
+    such elements are multiplied, and it is the square of that.
 
     An element of A·B is a sum of k products of independent numbers: its mean is k times the product of their means, and its
     variance k times that of a product. Means of A·B and of C are added up as if they had one sign. Scale factors are
     independent numbers too.
     """
-    return magnitudes(problem, rules).scale
+    scale = magnitudes(problem, rules).scale
+    return scale**2 if problem.fused.gated else scale
 
 
 @lru_cache(maxsize=256)
@@ -133,7 +138,10 @@ def magnitudes(problem: Problem, rules: OperandRules = DEFAULT) -> Magnitudes:
         scale=scale, growing=0.0 if _exact(p, rules, a, b) else abs(p.alpha * largest_mean),
         reach=max(REACH, together), uneven=max(uneven, c.uneven),
     )  # fmt: skip
-    _check_fits(problem, rules, mean + REACH * uneven * math.sqrt(max(0.0, squares - mean**2)))
+    spread = uneven * math.sqrt(max(0.0, squares - mean**2))
+    largest = mean + REACH * spread
+    of_d = mean**2 + 2 * REACH * mean * spread + _REACH_OF_GATED * spread**2 if p.fused.gated else largest
+    _check_fits(rules, {p.types.acc: largest, p.types.cd: of_d})
     return found
 
 
@@ -168,9 +176,10 @@ def _exact(problem: Problem, rules: OperandRules, a: _Moments, b: _Moments) -> b
     return digits + math.ceil(math.log2(problem.shape.k)) <= (53 if unit == 0 else -math.log2(unit))
 
 
-def _check_fits(problem: Problem, rules: OperandRules, largest: float) -> None:
+def _check_fits(rules: OperandRules, largest_of: Mapping[ElementType, float]) -> None:
+    """`largest_of`: the largest elements of the accumulator and of D, whose type counts where it is the same."""
     limits = {ElementType.F16: MAX_HALF}  # every other type of a result holds the largest that rules can ask for
-    for kind in (problem.types.cd, problem.types.acc):
+    for kind, largest in largest_of.items():
         if largest > limits.get(kind, math.inf):
             raise InvalidOnDevice(
                 why=f"operands of {rules.text} make results of about {largest:.3g}, and {kind} ends at {limits[kind]:g}; "

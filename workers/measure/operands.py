@@ -163,7 +163,7 @@ def plan_rotation(
 class OperandSet:
     """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
-    Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and so are its factors and the
+    With a gate, d is [m,n/2]. Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and so are its factors and the
     bias for each group; `group` gives the operands of one. Their arrays are of the types' storage (see
     `workers.measure.elements`): b of 4 bits has half as many rows or columns, in the direction in which it is contiguous. Scale factors
     have one element for each block of their matrix.

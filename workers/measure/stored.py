@@ -20,13 +20,13 @@ PADDED = 4
 
 
 def stored_shapes(problem: Problem) -> dict[str, tuple[int, int, int]]:
-    """Matrices, rows and columns of A, B and C as they lie in memory. Two elements of 4 bits count as one column."""
+    """Matrices, rows and columns of A, B and C as they lie in memory; D lies as C. Two elements of 4 bits count as one column."""
     s, layout, batch, of_b = problem.shape, problem.layout, problem.batch, problem.matrices_of_b
     in_one = problem.types.ab.of_b.per_item
     return {
         "a": (batch, s.k, s.m) if layout.a_transposed else (batch, s.m, s.k),
         "b": (of_b, s.n, s.k // in_one) if layout.b_transposed else (of_b, s.k, s.n // in_one),
-        "c": (batch, s.m, s.n),
+        "c": (batch, s.m, problem.columns_of_d),
     }
 
 

@@ -34,6 +34,10 @@ changes elements by less than the bound of a group. In both cases an element's r
 size before the activation, not by that of the largest. Where activations differ, numbers are small. An error before an activation
 is at most as many times as large after it as its largest slope (`workers.measure.activations`).
 
+With a gate, D is activation(g)·u of two elements g and u of the product, and sizes are those of g·u. Where δ is the error of one
+element before the activation times its largest slope, both make an error of at most δ·(|g| + |u| + δ), because |activation(g)| is
+at most |g|.
+
 Weights of fewer bits than A are exact in A's type, and times a factor they are not: kernels that convert them before they multiply
 round each product to it. These errors are independent along k. The largest of their sums is less than 4 units of A's type.
 
@@ -75,6 +79,9 @@ SAMPLED = 8
 ROUNDED = 4.0
 """Units of the type of D that an element may be off where its own size counts: it may be rounded before an activation and
 after it. That is up to 2.13 units where the slope is 1.13."""
+
+ROUNDED_GATED = 6.0
+"""The same with a gate: both elements may be rounded, the gate's activation, and the product. That is up to 4.1 units."""
 
 SUSPECTS = 32
 """Groups that are computed exactly where their sums are off."""
@@ -135,13 +142,21 @@ class Allowance:
 
     flat: float
     slope: float = 0.0
-    """Times the element before an activation."""
+    """Times the element before an activation; with a gate, times both elements that are multiplied."""
+
+    each: float = 0.0
+    """With a gate, that of each of the two elements, times the largest slope of the activation."""
+
+    def gated(self, gate: Any, up: Any) -> Any:
+        """With a gate, the largest error of elements whose two elements have these sizes, as multiples of their root mean square."""
+        return self.each * (gate + up + self.each) + self.slope * gate * up + self.flat
 
 
 def error_bound(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> float:
     """The largest error that any element may have, as a share of `result_scale`, rounded so often to the type of D."""
     allowed, found = allowance(problem, rules, roundings), magnitudes(problem, rules)
-    return allowed.flat + allowed.slope * found.reach * found.uneven
+    largest = found.reach * found.uneven
+    return float(allowed.gated(largest, largest)) if problem.fused.gated else allowed.flat + allowed.slope * largest
 
 
 def allowance(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 1) -> Allowance:
@@ -177,6 +192,12 @@ def allowance(problem: Problem, rules: OperandRules = DEFAULT, roundings: int = 
     before = summed * found.uneven + (growing + vanishing) / found.scale
     between = rounded * found.uneven if roundings > 1 else 0.0  # of parts of the sum, which are not small where it is
     lipschitz, evaluated = errors_of(problem.fused.activation, types.acc)
+    if problem.fused.gated:
+        return Allowance(
+            flat=vanishing_result / found.scale**2,
+            slope=evaluated + ROUNDED_GATED * rounding,
+            each=lipschitz * (before + between),
+        )
     return Allowance(
         flat=lipschitz * (before + between) + vanishing_result / found.scale, slope=evaluated + ROUNDED * rounding
     )
@@ -277,6 +298,11 @@ def _length(part: Indices) -> int:
     return part.stop - part.start if isinstance(part, slice) else len(part)
 
 
+def _moved(part: Indices, by: int) -> Indices:
+    """The same part that many places further."""
+    return slice(part.start + by, part.stop + by) if isinstance(part, slice) else [index + by for index in part]
+
+
 def _at(part: Indices, index: int) -> int:
     """The place of an element that is at `index` of a part."""
     return part.start + index if isinstance(part, slice) else part[index]
@@ -295,6 +321,7 @@ class _Check:
         self.rules = rules
         self.xp = xp
         self.random = np.random.default_rng(rules.seed)
+        self.columns = problem.columns_of_d
         self.scale = result_scale(whole, rules)
         self.roundings = roundings
         self.bound = error_bound(whole, rules, roundings)
@@ -360,12 +387,12 @@ class _Check:
         return self._wide(self.problem.types.cd, part, kind)
 
     def every_element_written(self) -> None:
-        s = self.problem.shape
-        d = self.operands.d.reshape(-1, s.n)
-        for part in _blocks(0, len(d), _BLOCK // s.n):
+        s, n = self.problem.shape, self.columns
+        d = self.operands.d.reshape(-1, n)
+        for part in _blocks(0, len(d), _BLOCK // n):
             missing = unwritten(self.problem.types.cd, d[part], self.xp)
             if bool(missing.any()):
-                row, column = divmod(int(missing.argmax()), s.n)
+                row, column = divmod(int(missing.argmax()), n)
                 matrix, row = divmod(part.start + row, s.m)
                 raise ElementNotWritten(**self._place(matrix, row, column), error=math.nan, bound=self.bound)
 
@@ -382,7 +409,7 @@ class _Check:
     def every_element(self) -> float:
         """Compares all of d with a wider product and returns the largest error. Raises `WrongResult`."""
         s = self.problem.shape
-        return self._compare(slice(0, self.problem.batch), slice(0, s.m), slice(0, s.n))
+        return self._compare(slice(0, self.problem.batch), slice(0, s.m), slice(0, self.columns))
 
     def exactly(self, matrix: int, rows: list[int], columns: list[int]) -> float:
         """As `every_element`, of d[matrix, rows, columns]."""
@@ -394,8 +421,8 @@ class _Check:
         width = max(math.isqrt(room), room // s.m)
         largest = 0.0
         for matrices in _blocks(0, self.problem.batch, room // max(s.m * s.k, s.k * s.n, s.m * s.n)):
-            for rows in _blocks(0, s.m, room // min(width, s.n)):
-                for columns in _blocks(0, s.n, width):
+            for rows in _blocks(0, s.m, room // min(width, self.columns)):
+                for columns in _blocks(0, self.columns, width):
                     largest = max(largest, self._compare(matrices, rows, columns, _wide_type(self.problem)))
         return largest
 
@@ -404,10 +431,16 @@ class _Check:
         if kind is None:
             kind = np.float64 if reference_is_wider(self.problem) else np.longdouble
         xp: Any = np if kind is np.longdouble else self.xp
-        before, activation = self._before(matrices, rows, columns, kind), self.problem.fused.activation
-        allowed = self.allowance.flat + self.allowance.slope / self.scale * xp.abs(before)
+        before = self._before(matrices, rows, columns, kind)
+        expected, size = apply(self.problem.fused.activation, before, xp), xp.abs(before)
+        if self.problem.fused.gated:
+            up = self._before(matrices, rows, _moved(columns, self.columns), kind)
+            each = math.sqrt(self.scale)
+            expected, allowed = expected * up, self.allowance.gated(size / each, xp.abs(up) / each)
+        else:
+            allowed = self.allowance.flat + self.allowance.slope / self.scale * size
         d = self.results(self.operands.d[matrices][:, rows][:, :, columns], before.dtype.type)
-        error = xp.abs(d - apply(activation, before, xp))
+        error = xp.abs(d - expected)
         error = xp.where(xp.isfinite(error), error, math.inf) / self.scale
         share = error / allowed
         share = xp.where(xp.isfinite(share), share, math.inf)
@@ -419,7 +452,8 @@ class _Check:
         return float(error.max())
 
     def _before(self, matrices: slice, rows: Indices, columns: Indices, kind: Any) -> Any:
-        """A part of alpha·a·b + beta·c + bias, before an activation. What it adds up is float64, or wider."""
+        """A part of alpha·a·b + beta·c + bias, before an activation. What it adds up is float64, or wider. With a gate, columns are
+        those of B."""
         o, p = self.operands.matrices(matrices), self.problem
         total: Any = np.longdouble if kind is np.longdouble else np.float64
         sums: Any = 0

@@ -65,5 +65,5 @@ CUTLASS = KernelFamily(
     templates=(TEMPLATE, UNIVERSAL),
     binary=binary_of,
     batched=True,
-    fusions=tuple(fused for fused in Fusion if fused.activation in ACTIVATIONS),
+    fusions=tuple(fused for fused in Fusion if fused.activation in ACTIVATIONS and not fused.gated),
 )

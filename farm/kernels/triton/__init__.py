@@ -35,6 +35,7 @@ _REGISTERS = 255
 _MAX_TILE = 256
 _MIN_TILE_K = {1: 32, 2: 16, 4: 8}
 """The least extent of tl.dot along k, by bytes of an element."""
+_MIN_GATED_TILE_N = 32
 _MAX_UNROLLED = 4096
 """Multiply-adds of a thread in one step of f32, which Triton writes out: twice as many take half a minute to compile, and spill."""
 _WARPS_OF_GROUP, _SPECIALISED_ROWS = 4, 128
@@ -103,6 +104,18 @@ def _tma_exists(problem: Problem, p: Mapping[str, int], device: DeviceTraits) ->
     return None
 
 
+def _gate_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reason:
+    if not problem.fused.gated:
+        return None
+    if problem.types.ab.low_bit_weights:
+        return f"fuses no gate into products of {problem.types.ab}: fused must not be {problem.fused}"
+    if p["tile_n"] < _MIN_GATED_TILE_N:
+        return f"multiplies two tiles of half of tile_n: tile_n must be {_MIN_GATED_TILE_N} or more for fused={problem.fused}, not {p['tile_n']}"
+    if p["warp_specialize"]:
+        return f"specialises warps for one product of a tile: warp_specialize must be 0 for fused={problem.fused}"
+    return None
+
+
 def _shared_memory_fits(problem: Problem, p: Mapping[str, int], device: DeviceTraits) -> Reason:
     """The least that a kernel keeps in shared memory. How much it is exactly is known when it is compiled."""
     need, most = shared_bytes(problem, p, device.compute_capability), device.shared_memory_per_block_bytes
@@ -157,7 +170,7 @@ TRITON = KernelFamily(
     meaning="Triton kernels built ahead of time",
     parameters=(
         Parameter(name="tile_m", values=_TILES, default=128, meaning="rows of C of a block: BLOCK_M"),
-        Parameter(name="tile_n", values=_TILES, default=128, meaning="columns of C of a block: BLOCK_N"),
+        Parameter(name="tile_n", values=_TILES, default=128, meaning="columns of B that a block multiplies: BLOCK_N"),
         Parameter(name="tile_k", values=_TILES, default=64, meaning="K step of a block: BLOCK_K"),
         Parameter(
             name="group_m", values=(1, 2, 4, 8, 16, 32), default=8, meaning="rows of tiles that are computed together"
@@ -184,6 +197,7 @@ TRITON = KernelFamily(
         _integers_are_plain,
         _tile_fits,
         _tma_exists,
+        _gate_fits,
         _shared_memory_fits,
         _grid_fits,
     ),

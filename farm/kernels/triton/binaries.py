@@ -62,6 +62,8 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         "WHOLE_SECTORS": int(types.ab.of_b.per_item > 1 and along_b % (2 * MULTIPLE) == 0),
         "BIAS": int(problem.fused.bias),
         "ACTIVATION": "none" if problem.fused.activation is None else problem.fused.activation.value,
+        "GATED": int(problem.fused.gated),
+        "UP_ALIGNED": int(s.n % p["tile_n"] == 0) if problem.fused.gated else 0,
     }
     words = (
         f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} group {p['group_m']} warps {p['warps']}",

@@ -9,6 +9,9 @@ its first row, where its rows end, and its number, as `workers.kernels.group_til
 With `TMA`, tiles of A and B are copied by the tensor memory accelerator, by descriptors that each program makes in scratch memory.
 With `WARP_SPECIALIZE`, a warp group copies and others multiply.
 
+With a gate, D = activation(P[:, :n/2]) * P[:, n/2:] of P = alpha * A * B + bias, and a program multiplies two tiles of B of half as
+many columns.
+
 Scale factors lie as `workers.measure.stored` describes. One for the matrix or for a row multiplies the whole sum, and one for 128
 elements along k the sum of a tile, which lies inside these.
 
@@ -65,8 +68,11 @@ def specialisation(defined):
 
 
 @triton.jit
-def scale_of_lines(scale, product, first, exists, extent, k, step, KIND: tl.constexpr, TILE: tl.constexpr):
-    """The factors of a tile's rows of A, or of its columns of B: one for all, or one for each."""
+def scale_of_lines(
+    scale, product, first, exists, extent, k, step, KIND: tl.constexpr, TILE: tl.constexpr, ALIGNED: tl.constexpr = 1
+):
+    """The factors of a tile's rows of A, or of its columns of B: one for all, or one for each. `ALIGNED`: `first` is a multiple of
+    the tile."""
     lines = first + tl.arange(0, TILE)
     if KIND == "tensor":
         return tl.load(scale + product)
@@ -77,7 +83,7 @@ def scale_of_lines(scale, product, first, exists, extent, k, step, KIND: tl.cons
     else:
         steps = tl.cdiv(tl.cdiv(k, 128), 4) * 4
         blocks = scale + product * tl.cdiv(extent, 128) * steps + step
-        if TILE <= 128:
+        if TILE <= 128 and ALIGNED:
             return tl.load(blocks + first // 128 * steps)
         else:
             return tl.load(blocks + lines // 128 * steps, mask=exists, other=0.0)
@@ -116,6 +122,32 @@ def unpacked(pairs, KIND: tl.constexpr, DTYPE: tl.constexpr, LINES: tl.constexpr
     """[LINES, LENGTH]: the numbers of bytes that have two each."""
     numbers = tl.join(number_of(pairs & 15, KIND, DTYPE), number_of(pairs >> 4, KIND, DTYPE))
     return tl.reshape(numbers, (LINES, LENGTH))
+
+
+@triton.jit
+def scaled_sum(
+    total, alpha, scale_a, scale_b, product, product_of_b, first_row, row_exists, first_column, column_exists, m, n, k,
+    SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+):  # fmt: skip
+    """The sum of a tile times alpha and the factors of a whole matrix or of its lines."""
+    if total.dtype == tl.int32:
+        result = total * alpha
+    else:
+        result = total.to(tl.float32) * alpha
+    if SCALE_A == "tensor" or SCALE_A == "row":
+        of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, 0, SCALE_A, TILE_M)
+        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
+        return scaled(result, of_rows, of_columns)
+    elif SCALE_B == "row":
+        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
+        return result * of_columns.to(tl.float32)[None, :]
+    else:
+        return result
+
+
+@triton.jit
+def bias_of(bias, product, columns, exists, n):
+    return tl.load(bias + product * n + columns, mask=exists, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -167,8 +199,13 @@ def gemm(
     WHOLE_SECTORS: tl.constexpr,  # whether lines of packed weights are multiples of 16 bytes
     BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
+    UP_ALIGNED: tl.constexpr,  # whether half of n is a multiple of half a tile
 ):
-    tiles_n, program = tl.cdiv(n, TILE_N), tl.program_id(0)
+    # Columns of D, and of its tile. The gate has the first ones of B, and what it is for the last ones.
+    width = n // 2 if GATED else n
+    TILE_D: tl.constexpr = TILE_N // 2 if GATED else TILE_N
+    tiles_n, program = tl.cdiv(width, TILE_D), tl.program_id(0)
     product = tl.program_id(1).to(tl.int64)
     product_of_b = product
     if GROUPED:  # a product of its own
@@ -177,8 +214,8 @@ def gemm(
         program -= tl.load(of_tile).to(tl.int32) * tiles_n
         m = (end - first_of_group).to(tl.int32)
         a += first_of_group * k
-        c += first_of_group * n
-        d += first_of_group * n
+        c += first_of_group * width
+        d += first_of_group * width
         if SCALE_A == "row":
             scale_a += first_of_group
         elif SCALE_A == "1x128":
@@ -188,14 +225,14 @@ def gemm(
     rows_of_band = min(tiles_m - band * GROUP_M, GROUP_M)
     within = program % (GROUP_M * tiles_n)
     first_row = (band * GROUP_M + within % rows_of_band) * TILE_M
-    first_column = within // rows_of_band * TILE_N
+    first_column = within // rows_of_band * TILE_D
 
     rows, columns, inner = (
         first_row + tl.arange(0, TILE_M),
-        first_column + tl.arange(0, TILE_N),
+        first_column + tl.arange(0, TILE_D),
         tl.arange(0, TILE_K),
     )
-    row_exists, column_exists = rows < m, columns < n
+    row_exists, column_exists = rows < m, columns < width
     if WIDE:
         rows, columns, inner = rows.to(tl.int64), columns.to(tl.int64), inner.to(tl.int64)
     if A_TRANSPOSED:
@@ -215,16 +252,16 @@ def gemm(
         else:
             of_a = tl.make_tensor_descriptor(a, shape=[m, k], strides=[k, 1], block_shape=[TILE_M, TILE_K])
         if B_TRANSPOSED:
-            of_b = tl.make_tensor_descriptor(b, shape=[n, k], strides=[k, 1], block_shape=[TILE_N, TILE_K])
+            of_b = tl.make_tensor_descriptor(b, shape=[n, k], strides=[k, 1], block_shape=[TILE_D, TILE_K])
         else:
-            of_b = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[TILE_K, TILE_N])
+            of_b = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[TILE_K, TILE_D])
     else:
         a_tile = a + rows[:, None] * a_row + inner[None, :] * a_inner
         if PACKED:
             if B_TRANSPOSED:
                 length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
             else:
-                length, lines, halves = n // 2, inner, first_column // 2 + tl.arange(0, TILE_N // 2)
+                length, lines, halves = n // 2, inner, first_column // 2 + tl.arange(0, TILE_D // 2)
             if WHOLE_SECTORS:
                 length = tl.multiple_of(length, 16)
             if WIDE:
@@ -238,9 +275,11 @@ def gemm(
             b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
             b_step = TILE_K * b_inner
 
+    up_starts = width.to(tl.int64) * b_column
     GROUP_OF_TILE: tl.constexpr = WEIGHTS_PER_FACTOR >= TILE_K
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
-    total = tl.zeros((TILE_M, TILE_N), dtype=tl.float32 if BLOCKS else ACC)
+    total = tl.zeros((TILE_M, TILE_D), dtype=tl.float32 if BLOCKS else ACC)
+    up = total
     for step in tl.range(0, tl.cdiv(k, TILE_K), warp_specialize=WARP_SPECIALIZE):
         if TMA:
             x = of_a.load([step * TILE_K, first_row]).T if A_TRANSPOSED else of_a.load([first_row, step * TILE_K])
@@ -256,13 +295,13 @@ def gemm(
                 pairs = tl.load(b_tile, mask=column_exists[:, None], other=0)
             else:
                 pairs = tl.load(b_tile, mask=column_exists[:, None] & (halves[None, :] < left // 2), other=0)
-            y = tl.trans(unpacked(pairs, TYPE_B, x.dtype, TILE_N, TILE_K))
+            y = tl.trans(unpacked(pairs, TYPE_B, x.dtype, TILE_D, TILE_K))
         elif PACKED:
             if WHOLE_K:
                 pairs = tl.load(b_tile, mask=halves[None, :] < length, other=0)
             else:
                 pairs = tl.load(b_tile, mask=(inner[:, None] < left) & (halves[None, :] < length), other=0)
-            y = unpacked(pairs, TYPE_B, x.dtype, TILE_K, TILE_N)
+            y = unpacked(pairs, TYPE_B, x.dtype, TILE_K, TILE_D)
         elif WHOLE_K:
             y = tl.load(b_tile, mask=column_exists[None, :], other=0.0)
         else:
@@ -276,38 +315,55 @@ def gemm(
                 numbers = step * GROUPS + tl.arange(0, GROUPS)
                 exists = (numbers[:, None] * WEIGHTS_PER_FACTOR < k) & column_exists[None, :]
                 of_groups = tl.load(factors[None, :] + numbers[:, None] * n, mask=exists, other=0.0)
-                by_group = tl.reshape(y, (GROUPS, WEIGHTS_PER_FACTOR, TILE_N)) * of_groups[:, None, :]
-                y = tl.reshape(by_group, (TILE_K, TILE_N))
+                by_group = tl.reshape(y, (GROUPS, WEIGHTS_PER_FACTOR, TILE_D)) * of_groups[:, None, :]
+                y = tl.reshape(by_group, (TILE_K, TILE_D))
+        if GATED and TMA:
+            of_up = width + first_column
+            z = of_b.load([of_up, step * TILE_K]).T if B_TRANSPOSED else of_b.load([step * TILE_K, of_up])
+        elif GATED and WHOLE_K:
+            z = tl.load(b_tile + up_starts, mask=column_exists[None, :], other=0.0)
+        elif GATED:
+            z = tl.load(b_tile + up_starts, mask=(inner[:, None] < left) & column_exists[None, :], other=0.0)
         if BLOCKS:
             at = step * TILE_K // 128
             of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, at, SCALE_A, TILE_M)
-            of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, at, SCALE_B, TILE_N)
+            of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, at, SCALE_B, TILE_D)
             part = tl.dot(x, y, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
             total += scaled(part.to(tl.float32), of_rows, of_columns)
+            if GATED:
+                of_columns = scale_of_lines(
+                    scale_b, product_of_b, width + first_column, column_exists, n, k, at, SCALE_B, TILE_D, UP_ALIGNED
+                )
+                part = tl.dot(x, z, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
+                up += scaled(part.to(tl.float32), of_rows, of_columns)
         elif WEIGHTS_PER_FACTOR > 0 and GROUP_OF_TILE:
             of_group = tl.load(factors + step * TILE_K // WEIGHTS_PER_FACTOR * n, mask=column_exists, other=0.0)
             total += tl.dot(x, y, out_dtype=ACC) * of_group.to(tl.float32)[None, :]
         else:
             total = tl.dot(x, y, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
+            if GATED:
+                up = tl.dot(x, z, up, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
         if not TMA:
             a_tile += TILE_K * a_inner
             b_tile += b_step
 
-    if ACC == tl.int32:
-        result = total * alpha
-    else:
-        result = total.to(tl.float32) * alpha
-    if SCALE_A == "tensor" or SCALE_A == "row":
-        of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, 0, SCALE_A, TILE_M)
-        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
-        result = scaled(result, of_rows, of_columns)
-    elif SCALE_B == "row":
-        of_columns = scale_of_lines(scale_b, product_of_b, first_column, column_exists, n, k, 0, SCALE_B, TILE_N)
-        result *= of_columns.to(tl.float32)[None, :]
-    place = rows[:, None] * n + columns[None, :]
+    result = scaled_sum(
+        total, alpha, scale_a, scale_b, product, product_of_b, first_row, row_exists, first_column, column_exists, m, n, k,
+        SCALE_A, SCALE_B, TILE_M, TILE_D,
+    )  # fmt: skip
+    place = rows[:, None] * width + columns[None, :]
     exists = row_exists[:, None] & column_exists[None, :]
     if ADDS_C:
         result += tl.load(c + product * m * n + place, mask=exists, other=0.0).to(result.dtype) * beta
     if BIAS:
-        result += tl.load(bias + product_of_b * n + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
-    tl.store(d + product * m * n + place, activated(result, ACTIVATION).to(d.dtype.element_ty), mask=exists)
+        result += bias_of(bias, product_of_b, columns, column_exists, n)
+    result = activated(result, ACTIVATION)
+    if GATED:
+        up = scaled_sum(
+            up, alpha, scale_a, scale_b, product, product_of_b, first_row, row_exists, width + first_column, column_exists, m, n, k,
+            SCALE_A, SCALE_B, TILE_M, TILE_D,
+        )  # fmt: skip
+        if BIAS:
+            up += bias_of(bias, product_of_b, width + columns, column_exists, n)
+        result *= up
+    tl.store(d + product * m * width + place, result.to(d.dtype.element_ty), mask=exists)

@@ -35,7 +35,8 @@ CREATE OR REPLACE FUNCTION gemm_bytes(
 ) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
     SELECT batch * (
         m::double precision * k * element_bytes(ab)
-        + m::double precision * n * element_bytes(cd) * CASE WHEN beta = 0 THEN 1 ELSE 2 END
+        + m::double precision * CASE WHEN fused LIKE '%swiglu' THEN n / 2 ELSE n END * element_bytes(cd)
+            * CASE WHEN beta = 0 THEN 1 ELSE 2 END
         + 4 * scale_factors(split_part(scale, ':', 1), m, k)
         + CASE WHEN groups = 'none' THEN 1 ELSE active_groups(groups) END * (
             bytes_of_b(n, k, ab, sparsity)
