@@ -239,8 +239,8 @@ static Arguments fused_of(Problem const &p, void **table) {
   return made;
 }
 
-template <typename Arguments = typename Kernel::Arguments>
-static Arguments arguments_of(Problem const &p) {
+template <typename Arguments>
+static Arguments filled(Problem const &p) {
   Arguments made{};
   auto &mainloop = made.mainloop;
   auto &epilogue = made.epilogue;
@@ -303,4 +303,6 @@ static Arguments arguments_of(Problem const &p) {
   }
   return made;
 }
+
+static typename Kernel::Arguments arguments_of(Problem const &p) { return filled<typename Kernel::Arguments>(p); }
 
