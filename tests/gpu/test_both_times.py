@@ -16,6 +16,9 @@ HELD = Configuration.parse("cublaslt(algorithm=0) 4096x4096x4096 f16:f16:f32")
 
 FREE = Configuration.parse("tiled(tile=32) 2048x2048x2048 f32")
 
+SPARING = Configuration.parse("tiled(tile=32) 128x128x8192 f32")
+"""16 blocks, which draw 150 W. After a rest, an H100 runs f32 kernels of 400 W up to 5% faster at first than later."""
+
 
 @pytest.mark.parametrize("power", ["none", "all"])
 def test_a_kernel_at_the_limit_has_two_times(device: CudaDevice, power: str) -> None:
@@ -43,7 +46,7 @@ def test_a_kernel_that_is_slowed_down_below_the_limit_has_two_times(device: Cuda
 
 
 def test_a_kernel_below_the_limit_has_the_same_time_twice(device: CudaDevice) -> None:
-    row = device.measure(FREE, MeasuringRules(power="all"))
+    row = device.measure(SPARING, MeasuringRules(power="all"))
     assert row.power_limited is False
     assert row.runtime_burst_ms == pytest.approx(row.runtime_settled_ms, rel=0.02)
     assert "sw_power_cap" not in (row.throttle_reasons or "")
