@@ -63,6 +63,7 @@ class FakeSparseLt:
         self.alive = 0
         self.missing: Exception | None = None
         self.error: LtError | None = None
+        self.lacking: set[str] = set()  # attributes of a choice
         self.described: list[Described] = []  # an address is a place in it
         self.multiplied: list[tuple[Any, ...]] = []
         self.compressions = 0
@@ -116,6 +117,8 @@ class FakeSparseLt:
     mat_desc_set_attribute = matmul_desc_set_attribute = matmul_alg_set_attribute = set_attribute
 
     def matmul_alg_get_attribute(self, _: int, selection: int, name: str, address: int, size: int) -> None:
+        if name in self.lacking:
+            raise LtError("NOT_SUPPORTED (10)")
         at_address(address, 1, np.int32)[0] = self.described[selection].attributes[name]
         assert size == 4
 

@@ -138,6 +138,9 @@ def test_a_row_says_what_the_library_chose(lt: FakeSparseLt, device: CudaDevice)
     assert chosen.items() <= row.details.items()
     assert row.details["compressed_bytes"] == 64 * 32 * 3
     assert (row.details["workspace_bytes"], row.details["cusparselt"]) == (640, "0.8.1")
+    lt.lacking = {"SPLIT_K", "SPLIT_K_MODE"}
+    row = device.measure(Configuration.parse(f"cusparselt() 64x64x64 f16 nt {SPARSE}"), QUICK)
+    assert (row.details["config_id"], row.details["split_k"], row.details["split_k_mode"]) == (3, None, None)
 
 
 def bound(cupy: FakeCupy, text: str) -> Any:

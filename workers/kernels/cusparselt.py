@@ -40,7 +40,7 @@ _SEGMENTS = -1
 """The value of SPLIT_K that means segments of k."""
 
 _ACTIVATIONS = {Activation.RELU: "ACTIVATION_RELU", Activation.GELU: "ACTIVATION_GELU"}
-_CHOICE = ("CONFIG_ID", "CONFIG_MAX_ID", "SPLIT_K", "SPLIT_K_MODE", "SPLIT_K_BUFFERS")
+_CHOICE = ("CONFIG_ID", "SPLIT_K", "SPLIT_K_MODE", "SPLIT_K_BUFFERS")
 """The attributes of cusparseLtMatmulAlgAttribute_t that a row keeps."""
 
 
@@ -118,6 +118,7 @@ class _Library:
         self.lt.matmul_alg_set_attribute(self.handle, selection, attribute, held.ctypes.data, held.nbytes)
 
     def choice(self, selection: int, name: str) -> int:
+        """An attribute of the library's choice. Raises its error where the card has none such."""
         attribute = self.lt.MatmulAlgAttribute[name]
         held = np.zeros(1, self.lt.get_matmul_alg_attribute_dtype(attribute))
         self.lt.matmul_alg_get_attribute(self.handle, selection, attribute, held.ctypes.data, held.nbytes)
@@ -188,7 +189,12 @@ class _Plan:
                 library.set_choice(selection, "SPLIT_K_MODE", parameters["split_mode"])
             self.address = int(lt.matmul_plan_init(library.handle, description, selection))
             self._made.append((lt.matmul_plan_destroy, self.address))
-            self.choice = {name.lower(): library.choice(selection, name) for name in _CHOICE}
+            self.choice: dict[str, int | None] = {"config_max_id": count}
+            for name in _CHOICE:
+                try:
+                    self.choice[name.lower()] = library.choice(selection, name)
+                except lt.cuSPARSELtError:  # which of them there are depends on the card
+                    self.choice[name.lower()] = None
             self.workspace_bytes = int(lt.matmul_get_workspace(library.handle, self.address))
         except BaseException:
             self.close()
@@ -224,7 +230,7 @@ class _BoundCusparseLt:
         self._workspace = library.cp.empty(max(1, plan.workspace_bytes), np.uint8)
         self._workspace_at = int(self._workspace.data.ptr)
         # Parts of the sum may be added up in the type of D.
-        self.roundings = max(1, plan.choice["split_k"])
+        self.roundings = max(1, plan.choice["split_k"] or 1)
         given = (str(problem.types), str(problem.layout), str(problem.fused), bool(problem.beta))
         named = repr((library.version, given, configuration.kernel.parameters, plan.choice))
         self.hash = hashlib.sha256(f"cusparselt {named}".encode()).hexdigest()
