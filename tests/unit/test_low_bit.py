@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from farm.campaign import loads
-from farm.errors import CampaignFileError, OddExtent, ScaleOfOtherTypes, WrongResult
+from farm.errors import CampaignFileError, InvalidOnDevice, OddExtent, ScaleOfOtherTypes, WrongResult
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.operands import OperandRules, operand_rules
 from farm.scale import Scale
+from farm.weights import describe
 from support.fake_cuda import FakeCupy
 from support.known_devices import H200
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
@@ -226,6 +229,14 @@ def test_the_size_of_a_result_is_that_of_its_numbers(types: str, rules: str) -> 
     operands = operands_of(given, operand_rules(rules))
     size = np.sqrt(np.square(decode(given.types.cd, expected(given, operands))).mean())
     assert result_scale(given, operand_rules(rules)) == pytest.approx(size, rel=0.1)
+
+
+def test_a_file_has_no_elements_of_4_bits(tmp_path: Path) -> None:
+    np.save(tmp_path / "b.npy", np.zeros((64, 64), np.int8))
+    rules = OperandRules.model_validate({"b": json.loads(describe(tmp_path / "b.npy", None))})
+    with pytest.raises(InvalidOnDevice, match="no file has elements of i4; fill that matrix with a distribution"):
+        operands_of(problem(Shape(2, 64, 64), "f16i4"), rules)
+    assert not operands_of(problem(Shape(2, 64, 64), "f16i8"), rules).b.any()
 
 
 def test_integers_are_what_they_say_in_4_bits() -> None:

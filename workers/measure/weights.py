@@ -40,6 +40,10 @@ def elements_of(rules: MatrixRules, kind: ElementType, count: int, rows: int, co
             why=f"{name} is one matrix, and the problem has {count} of them in a batch or in groups; remove these, or fill the "
             "matrices with a distribution"
         )
+    if kind.per_item > 1:
+        raise InvalidOnDevice(
+            why=f"no file has elements of {kind}; fill that matrix with a distribution, not with {name}"
+        )
     wanted = ElementType.F32 if kind is ElementType.TF32 else kind
     if tensor.kind is not wanted:
         raise InvalidOnDevice(why=f"{name} is {tensor.kind}, and the problem has {kind}; use a tensor of that type")

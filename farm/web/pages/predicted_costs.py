@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from farm.api import models
 from farm.api.models import CostOn
-from farm.gemm import ElementType, Layout
+from farm.gemm import INPUT_TYPES, Layout
 from farm.protocols import Time
 from farm.registry import Objective
 from farm.web.pages import chart_data
@@ -53,7 +53,7 @@ def cost(visit: Visiting, m: str = "", n: str = "", k: str = "", beta: bool = Fa
         shape=shape,
         types=query["types"],
         objective=objective,
-        dtypes=[kind for kind in ElementType if kind is not ElementType.I32],
+        dtypes=INPUT_TYPES,
         layouts=list(Layout),
         found=found,
         wrong=wrong,

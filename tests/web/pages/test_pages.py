@@ -827,6 +827,12 @@ def test_the_cost_page_has_scale_factors_and_fused_operations(browser_like: http
     wrong = browser_like.get("/cost?m=512&n=512&k=512&types=f32&scale=2x128")
     assert wrong.status_code == 400
     assert "scale: Input should be 'none', 'tensor', 'row'" in words(unescape(wrong.text))
+    other = browser_like.get("/cost?m=512&n=512&k=511&types=f16i4&layout=nt&scale=none:1x128")
+    assert other.status_code == 400
+    assert "k is 511: two elements of i4 lie in a byte" in words(unescape(other.text))
+    offered = re.findall(r'<option value="(\w+)"', other.text)
+    assert "bf16f4" in offered
+    assert not {"i4", "f4", "i32"} & set(offered)
 
 
 def test_the_cost_page_has_groups(browser_like: httpx.Client) -> None:
