@@ -7,7 +7,8 @@ Two questions:
           a process of their own. If Triton is installed, so is each kernel of `tests/gpu/own/triton_cheats.py`; FARM_TRITON_VERSION
           is the installed version.
   honest  The source of the family `tiled` is measured as an own kernel in five variants, in turn with the family itself. Both times
-          must agree within 1%.
+          must agree within 1%. With Triton, so is the example in Triton, in turn with the family `triton`: another source of the same
+          method.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import yaml
 
 from benchmarks.common import first_card, markdown, write
+from farm.campaign import load
 from farm.errors import FarmError
 from farm.gemm import ElementType
 from farm.kernels import Configuration
@@ -89,6 +91,13 @@ def cheats_in_triton() -> Definition:
     )  # fmt: skip
 
 
+def triton_example() -> Definition:
+    """The kernel of examples/campaigns/own-kernel-triton.yaml."""
+    campaign = load(ROOT / "examples" / "campaigns" / "own-kernel-triton.yaml", limit=1000)
+    (definition,) = campaign.definitions.values()
+    return definition
+
+
 def tiled(element: ElementType) -> Definition:
     """The source of the family `tiled` as an own kernel."""
     file, parameters = ROOT / "workers" / "kernels" / "tiled.cu", ("A_TRANSPOSED", "B_TRANSPOSED", "TILE")
@@ -129,6 +138,29 @@ HONEST = (
     Pair(16, "2048x1024x512 f32 tn"),
     Pair(16, "1024x1024x1024 f64 nt"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPair:
+    """A kernel of the family `triton`, and the example in Triton with the same tiles: another source of the same method."""
+
+    problem: str
+    tile: tuple[int, int, int] = (128, 128, 64)
+
+    @property
+    def built_in(self) -> Configuration:
+        m, n, k = self.tile
+        return Configuration.parse(
+            f"triton(tile_m={m},tile_n={n},tile_k={k},warps={m * n // 2048},stages=3,group_m=8) {self.problem}"
+        )
+
+    def as_own(self, definition: Definition) -> Configuration:
+        m, n, k = self.tile
+        parameters = f"BLOCK_M={m},BLOCK_N={n},BLOCK_K={k},GROUP_M=8,STAGES=3"
+        return Configuration.parse(f"source(definition={definition.id},{parameters}) {self.problem}")
+
+
+HONEST_IN_TRITON = (TritonPair("4096x4096x4096 f16 nn"), TritonPair("1000x1500x700 bf16 nt beta=1"))
 
 
 def refused(device: Any, configuration: Configuration, rules: MeasuringRules = QUICK) -> dict[str, Any]:
@@ -186,7 +218,7 @@ def cheat(number: int, definition: Definition, problem: str = CHEATING_PROBLEM) 
     return Configuration.parse(f"source(definition={definition.id},CHEAT={number}) {problem}")
 
 
-def compared(device: Any, pair: Pair, definition: Definition, repetitions: int) -> dict[str, Any]:
+def compared(device: Any, pair: Pair | TritonPair, definition: Definition, repetitions: int) -> dict[str, Any]:
     """Medians of both, measured in turn."""
     times: dict[str, list[float]] = {"built_in": [], "own": []}
     referee_ms = []
@@ -231,22 +263,25 @@ def main() -> None:
         for number, name in CHEATS.items():
             if number not in IN_A_PROCESS:
                 cheated.append({"cheat": name, **refused(device, cheat(number, definition))})
-        in_triton = cheats_in_triton()
-        for number, name in CHEATS_IN_TRITON.items() if importlib.util.find_spec("triton") else ():
+        in_triton, has_triton = cheats_in_triton(), importlib.util.find_spec("triton") is not None
+        for number, name in CHEATS_IN_TRITON.items() if has_triton else ():
             found = refused(device, cheat(number, in_triton, CHEATING_IN_TRITON))
             cheated.append({"cheat": f"Triton: {name}", **found})
         of_element = {element: tiled(element) for element in (ElementType.F32, ElementType.F64)}
         for pair in HONEST:
             repetitions = asked.repetitions if time.monotonic() < end - 60 else 1
             honest.append(compared(device, pair, of_element[pair.built_in.problem.types.ab], repetitions))
+        example = triton_example()
+        in_triton_too = [compared(device, pair, example, 1) for pair in HONEST_IN_TRITON if has_triton]
     figures = {
         "cheats": len(cheated),
         "refused": sum(one["kind"] != "measured" for one in cheated),
         "max_difference_pct": max(abs(one["difference_pct"]) for one in honest),
         "cheated": cheated,
         "honest": honest,
+        "honest_in_triton": in_triton_too,
     }
-    write("referee", figures, table(cheated, honest), repetitions=asked.repetitions)
+    write("referee", figures, table(cheated, [*honest, *in_triton_too]), repetitions=asked.repetitions)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from workers.kernels.toolchains import Compiler, compiler_of
 
 def main() -> None:
     file, folder, slots = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    described = [json.loads(line) for line in file.open()]
+    described = [json.loads(line) for line in file.read_text().splitlines()]
     definitions = [Definition.from_json(one["definition"]) for one in described if "definition" in one]
     binaries = [binary_from_json(one) for one in described]
     versions = versions_of(settings())

@@ -9,11 +9,14 @@ import pytest
 from benchmarks.referee import (
     CHEATING_IN_TRITON,
     CHEATS_IN_TRITON,
+    HONEST_IN_TRITON,
     ROOT,
+    TritonPair,
     cheat,
     cheats_in_triton,
     own,
     refused,
+    triton_example,
 )
 from farm.errors import InvalidOnDevice
 from farm.kernels import Configuration
@@ -28,19 +31,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def example() -> Definition:
-    return own(
-        ROOT / "examples" / "kernels" / "triton_gemm.py", entry="triton_gemm",
-        grid=("ceil(m / BLOCK_M) * ceil(n / BLOCK_N)", "batch"), block=(), warps="BLOCK_M * BLOCK_N / 2048", stages="STAGES",
-        arguments=("a", "b", "c", "d", "m", "n", "k", "stride_am", "stride_ak", "stride_bk", "stride_bn", "alpha", "beta"),
-        constants=(("ADDS_C", "beta != 0"), ("WHOLE_K", "k % BLOCK_K == 0")), requires=("acc == 'f32'",),
-        parameters=("BLOCK_K", "BLOCK_M", "BLOCK_N", "GROUP_M", "STAGES"),
-    )  # fmt: skip
+    return triton_example()
 
 
-def configured(definition: Definition, problem: str, tile: tuple[int, int, int] = (128, 128, 64)) -> Configuration:
-    m, n, k = tile
-    parameters = f"BLOCK_M={m},BLOCK_N={n},BLOCK_K={k},GROUP_M=8,STAGES=3"
-    return Configuration.parse(f"source(definition={definition.id},{parameters}) {problem}")
+def configured(definition: Definition, problem: str, tile: tuple[int, int, int]) -> Configuration:
+    return TritonPair(problem, tile).as_own(definition)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +55,9 @@ def test_the_example_is_right(device: CudaDevice, example: Definition, problem: 
 @pytest.mark.alone
 def test_it_is_about_as_fast_as_the_family(device: CudaDevice, example: Definition) -> None:
     """Both have the same tiles and order; the family's template has more options."""
-    problem = "4096x4096x4096 f16 nn"
-    built_in = device.measure(
-        Configuration.parse(f"triton(tile_m=128,tile_n=128,tile_k=64,warps=8,stages=3,group_m=8) {problem}"), QUICK
-    )
-    row = device.measure(configured(example, problem), QUICK)
-    assert row.runtime_ms == pytest.approx(built_in.runtime_ms, rel=0.1)
+    for pair in HONEST_IN_TRITON:
+        built_in, row = device.measure(pair.built_in, QUICK), device.measure(pair.as_own(example), QUICK)
+        assert row.runtime_ms == pytest.approx(built_in.runtime_ms, rel=0.1)
 
 
 @pytest.mark.parametrize("number", CHEATS_IN_TRITON, ids=CHEATS_IN_TRITON.get)
@@ -86,7 +78,7 @@ def test_an_error_of_the_compiler_has_its_line(device: CudaDevice, example: Defi
     line = code[: code.index("nowhere")].count("\n") + 1
     wrong = Definition.from_json(example.to_json() | {"code": code})
     with pytest.raises(InvalidOnDevice, match=rf"does not compile: line {line}: .*nowhere is not defined"):
-        device.measure(configured(wrong, "256x256x256 f16"), QUICK)
+        device.measure(configured(wrong, "256x256x256 f16", (64, 64, 32)), QUICK)
 
 
 def test_scale_factors_reach_the_kernel(device: CudaDevice) -> None:

@@ -448,6 +448,9 @@ def test_the_kernels_of_the_referee_can_be_launched_and_every_cheat_is_in_the_fi
     assert set(map(int, re.findall(r"if CHEAT == (\d+)", in_triton.code))) == set(referee.CHEATS_IN_TRITON)
     for number in (0, *referee.CHEATS_IN_TRITON):
         assert referee.cheat(number, in_triton, referee.CHEATING_IN_TRITON).why_invalid(hopper) is None
+    example = referee.triton_example()
+    for honest in referee.HONEST_IN_TRITON:
+        assert honest.built_in.why_invalid(hopper) is honest.as_own(example).why_invalid(hopper) is None
     assert len(referee.HONEST) >= 5
     for pair in referee.HONEST:
         definition = referee.tiled(pair.built_in.problem.types.ab)

@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 
 from farm.builds import installed_toolchains, versions_of
-from farm.campaign import load
+from farm.campaign import Campaign, load
+from farm.cli.kernels import _described, needed
 from farm.devices import traits_of_capability
 from farm.errors import BadBinary, BuildFailed, CompilerMissing, DoesNotCompile, WrongCompiler
 from farm.kernels import Configuration
 from farm.kernels.binary import Binary
-from farm.kernels.definition import Definition
+from farm.kernels.definition import Definition, known
 from farm.kernels.toolchains import BUILT_WITH, TRITON
 from farm.services.doctor import machine
 from farm.settings import Settings
-from support.own_kernels import TRITON_CODE, in_triton
+from support.own_kernels import TRITON_CODE, block_of, in_triton
 from support.triton_toolkit import TritonToolkit
+from workers import compiling
 from workers.kernels.toolchains import compiler_of
 from workers.kernels.toolchains.triton import Triton
 from workers.kernels.toolchains.triton_program import params_bytes
@@ -184,6 +186,28 @@ def test_the_binary_of_a_definition_that_nobody_holds_is_not_compiled(toolkit: T
     with pytest.raises(BadBinary, match="the farm has no definition"):
         Triton.find().compile(made)
     assert toolkit.compiled() == []
+
+
+def test_farm_kernels_build_sends_the_definition_with_each_kernel(
+    toolkit: TritonToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = {
+        "name": "own",
+        "owner": "ann",
+        "targets": "any",
+        "problems": {"shapes": ["64x48x32", "64x48x31"], "types": "f16"},
+    }
+    campaign = Campaign.from_document(document | {"kernels": [block_of(definition := in_triton(), BM=32, BN=16)]})
+    wanted, _ = needed(campaign, [(9, 0)])
+    file, number = tmp_path / "kernels.jsonl", definition.id
+    file.write_text("".join(json.dumps(_described(one)) + "\n" for one in wanted))
+    del campaign, definition
+    assert known(number) is None
+    monkeypatch.setattr(sys, "argv", ["compiling", str(file), str(tmp_path / "built"), "1"])
+    compiling.main()
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {answer["hash"] for answer in answers if answer["new"]} == {one.hash(BUILT_WITH) for one in wanted}
+    assert len(toolkit.compiled()) == 3  # one of them shows that Triton works
 
 
 def test_what_triton_does_not_list_as_public_is_not_called(toolkit: TritonToolkit) -> None:
