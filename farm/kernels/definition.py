@@ -149,7 +149,8 @@ def extents_of(problem: Problem) -> dict[str, int]:
     s, layout = problem.shape, problem.layout
     a = (1, s.m) if layout.a_transposed else (s.k, 1)
     b = (1, s.k) if layout.b_transposed else (s.n, 1)
-    return dict(zip(EXTENTS, (s.m, s.n, s.k, problem.batch, _groups_of(problem), *a, *b, s.n, 1, s.n, 1), strict=True))
+    d = (problem.columns_of_d, 1)
+    return dict(zip(EXTENTS, (s.m, s.n, s.k, problem.batch, _groups_of(problem), *a, *b, *d, *d), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

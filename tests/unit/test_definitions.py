@@ -15,7 +15,7 @@ from farm.campaign.source_blocks import SourceBlock
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import BadBinary, BadDefinition, BadKernelParameter, CampaignFileError
 from farm.kernels import Configuration, Kernel, own_triton
-from farm.kernels.definition import MAX_CODE_BYTES, Definition, Language, known, why_not_compilable
+from farm.kernels.definition import MAX_CODE_BYTES, Definition, Language, extents_of, known, why_not_compilable
 from farm.kernels.families import binary_from_json
 from support.docs_scripts import docs_script
 from support.own_kernels import CODE, ENTRY, TRITON_CODE, defined, in_triton
@@ -261,6 +261,16 @@ def test_a_definition_needs_all_of_its_parameters() -> None:
 
 def test_where_a_definition_is_not_known_the_worker_decides() -> None:
     assert Configuration.parse("source(definition=7) 64x64x64 f32").why_invalid(HOPPER) is None
+
+
+def test_strides_are_those_of_the_layout() -> None:
+    def strides(problem: str) -> list[int]:
+        found = extents_of(Configuration.parse(f"source() {problem}").problem)
+        return [found[f"stride_{pair}"] for pair in ("am", "ak", "bk", "bn", "cm", "cn", "dm", "dn")]
+
+    assert strides("2x6x5 f16 nn") == [5, 1, 6, 1, 6, 1, 6, 1]
+    assert strides("2x6x5 f16 tt") == [1, 2, 1, 5, 6, 1, 6, 1]
+    assert strides("2x6x5 f16 nt fused=swiglu") == [5, 1, 1, 5, 3, 1, 3, 1]
 
 
 # --- Triton -------------------------------------------------------------------------------------------
