@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
-from farm.errors import MeasurementFailed
 from farm.fusion import Fusion
 from farm.gemm import Layout
 from farm.kernels import FAMILIES, Configuration
+from support import quick
 from support.quick import QUICK, assert_wide_product, launched_again
 from workers.devices.cuda import CudaDevice
 
@@ -57,13 +54,7 @@ ALL = [
 
 @pytest.fixture(scope="module", autouse=True)
 def built(device: CudaDevice) -> None:
-    traits = device.identity.traits
-    wanted = list({c.binary(traits) for c in ALL if c.why_invalid(traits) is None})
-    try:
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            list(pool.map(device._kernels.get, wanted))
-    except MeasurementFailed as error:
-        pytest.skip(str(error))
+    assert set(quick.built(device, ALL).values()) == {None}
 
 
 def assert_right(device: CudaDevice, configurations: list[Configuration]) -> None:

@@ -106,6 +106,22 @@ COMPILED = (
     ("cutlass3x(schedule=1,tile_m=64,tile_n=192) 512 bf16:f32:f32 nt fused=bias scale=row", 199680, 5, 384),
     ("cutlass3x() 4096 bf16 nt fused=bias+gelu", 230400, 6, 384),
     ("cutlass3x(schedule=0,tile_m=64) 512 f16 tn fused=bias+relu", 221696, 9, 256),
+    ("cutlass3x(swap=1) 4096 f16i4 nt scale=none:1x128", 222208, 9, 384),
+    ("cutlass3x(swap=1,schedule=1) 4096 bf16i8 nt", 216064, 8, 384),
+    (
+        "cutlass3x(swap=1,tile_m=16,tile_n=64,tile_k=128,schedule=0,epilogue=0) 4096 bf16i8 nt scale=none:1x128",
+        212992,
+        17,
+        256,
+    ),
+    (
+        "cutlass3x(swap=1,tile_n=256,tile_k=128,epilogue=0,stages=3,cluster_n=2) 4096 bf16i4 nt scale=none:row",
+        151552,
+        3,
+        384,
+    ),
+    ("cutlass3x(swap=1,tile_m=64,tile_n=64,tile_k=256,schedule=1) 4096 bf16i4 nt", 220160, 5, 384),
+    ("cutlass3x(swap=1,schedule=1,tile_m=16,tile_n=64) 4096 bf16i4 nt scale=none:1x64", 192512, 44, 384),
 )
 """What the rules let through; bytes of shared memory, stages and threads of a block, as the compiler counted them."""
 
@@ -118,6 +134,10 @@ NOT_COMPILED = (
     ("cutlass3x() 4096 tf32 tn", "SmemLayoutB K must be 128bytes to be transposed."),
     ("cutlass3x(tile_n=16,tile_k=32) 4096 tf32 tn", "Copy size must evenly divide SMEM tile."),
     ("cutlass3x(tile_m=192) 4096 f16 nt", "Divisibility Condition"),
+    (
+        "cutlass3x(swap=1,tile_m=32,tile_k=32,cluster_m=2) 4096 f16i4 nt scale=none:1x32",
+        "Consider increasing TileShapeK",
+    ),
     ("cutlass3x(tile_k=16) 4096 i8 nt", "Tile_K must be a multiple of 32."),
     ("cutlass3x(stages=9) 4096 f16 nt", "the stages do not fit into shared memory"),
     ("cutlass3x(tile_m=16,tile_k=16,cluster_m=4,stream_k=1,swap=1) 4096 tf32 nt", "Shape Divisibility Condition"),

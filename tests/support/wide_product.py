@@ -13,7 +13,7 @@ import numpy as np
 from farm.fusion import Activation
 from farm.gemm import ElementType, Problem
 from workers.kernels.base import Placement
-from workers.measure.elements import STORAGE, decode
+from workers.measure.elements import STORAGE, decode, unpacked
 
 Read = Callable[[int, int, Any], Any]
 """Gives so many elements of a NumPy type from an address on."""
@@ -34,8 +34,13 @@ def wide_product(problem: Problem, placement: Placement, index: int, read: Read)
     of_a, of_b = problem.scale.value.split(":")[0], problem.scale.value.split(":")[-1]
 
     def numbers(kind: ElementType, address: int, first: int, *extents: int, transposed: bool = False) -> Any:
-        lies = decode(kind, read(address + first * kind.bytes, int(np.prod(extents)), STORAGE[kind]))
+        items = int(np.prod(extents)) // kind.per_item
+        lies = decode(kind, unpacked(kind, read(address + first // kind.per_item * kind.bytes, items, STORAGE[kind])))
         return lies.reshape(extents[::-1]).T if transposed else lies.reshape(extents)
+
+    def factors(address: int, count: int) -> Any:
+        kind = problem.factor_type
+        return decode(kind, read(address, count, STORAGE[kind]))
 
     def product(row: int, rows: int, matrix: int) -> Any:
         """The product of so many rows of A from that one on, with that matrix B. A transposed A has no rows before."""
@@ -46,8 +51,10 @@ def wide_product(problem: Problem, placement: Placement, index: int, read: Read)
                 before = matrix * stored_factors(of_a, s.m, s.k)
             else:
                 before = 0 if of_a == "tensor" else row * (-(-s.k // 128) if "128" in of_a else 1)
-            a = a * each_factor(of_a, a_factors + 4 * before, rows, s.k, read)
-            b = b * each_factor(of_b, b_factors + 4 * matrix * stored_factors(of_b, s.n, s.k), s.n, s.k, read).T
+            a = a * each_factor(of_a, a_factors + 4 * before, rows, s.k, factors)
+        if b_factors:
+            before = matrix * stored_factors(of_b, s.n, s.k) * problem.factor_type.bytes
+            b = b * each_factor(of_b, b_factors + before, s.n, s.k, factors).T
         result = problem.alpha * (a @ b)
         if problem.beta:
             result = result + problem.beta * numbers(cd, c_at, row * s.n, rows, s.n)
@@ -68,19 +75,18 @@ def wide_product(problem: Problem, placement: Placement, index: int, read: Read)
 
 def stored_factors(blocks: str, lines: int, k: int) -> int:
     """How many factors of a matrix lie before those of the next."""
-    groups = -(-k // 128)
-    padded = -(-lines // 128) * -(-groups // 4) * 4
-    return {"tensor": 1, "row": lines, "1x128": groups * lines, "128x128": padded}[blocks]
+    if blocks.startswith("1x"):
+        return -(-k // int(blocks[2:])) * lines
+    padded = -(-lines // 128) * -(-k // 512) * 4
+    return {"tensor": 1, "row": lines, "128x128": padded}[blocks]
 
 
-def each_factor(blocks: str, address: int, lines: int, k: int, read: Read) -> Any:
-    """[lines, k]: the factor of each element."""
+def each_factor(blocks: str, address: int, lines: int, k: int, read: Callable[[int, int], Any]) -> Any:
+    """[lines, k]: the factor of each element, from so many of them from an address on."""
     line, inner = np.meshgrid(np.arange(lines), np.arange(k), indexing="ij")
-    groups = -(-k // 128)
-    place = {
-        "tensor": 0 * line,
-        "row": line,
-        "1x128": inner // 128 * lines + line,
-        "128x128": line // 128 * (-(-groups // 4) * 4) + inner // 128,
-    }[blocks]
-    return read(address, int(place.max()) + 1, np.float32).astype(np.float64)[place]
+    if blocks.startswith("1x"):
+        place = inner // int(blocks[2:]) * lines + line
+    else:
+        along = -(-k // 512) * 4
+        place = {"tensor": 0 * line, "row": line, "128x128": line // 128 * along + inner // 128}[blocks]
+    return read(address, int(place.max()) + 1)[place]

@@ -22,6 +22,9 @@ from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import BUILT_WITH
 from support.cutlass3x_compiled import COMPILED, COMPILED_AND_REFUSED, NOT_COMPILED
 from support.possible import possible
+from workers.kernels.base import Placement
+from workers.kernels.cutlass3x.library import Library
+from workers.measure.operands import SetLayout
 
 CAMPAIGNS = Path(__file__).parents[2] / "examples" / "campaigns"
 A100, H200, B200 = (replace(traits_of_capability(c), memory_bytes=150 * 10**9) for c in ((8, 0), (9, 0), (10, 0)))
@@ -98,6 +101,27 @@ def test_what_compiles_and_would_not_serve_is_refused_for_another_reason(text, r
          "turns B of tf32 in shared memory in layout tn, 128 bytes of k at a time: tile_k=64 takes 256"),
         ("cutlass3x(tile_k=32,tile_n=16) 512 tf32 tn",
          "turns B of tf32 in shared memory in layout tn, in squares of tile_k=32: tile_n must be a multiple of that, not 16"),
+        # weights of fewer bits
+        ("cutlass3x() 512 f16i4 nt scale=none:1x128",
+         "converts B of f16i4 on its way through registers, which only the left operand takes: swap must be 1"),
+        ("cutlass3x(swap=1) 512 f16i4 nn scale=none:1x128",
+         "multiplies f16i4 in layout nt only, where k is contiguous in A and B, not nn"),
+        ("cutlass3x(swap=1) 512 bf16f4 nt scale=none:row",
+         "does not compute bf16f4: Hopper's instructions for groups of warps have no such type"),
+        ("cutlass3x(swap=1) 512 f16i4:bf16:f32 nt", "computes f16i4:f16:f32 or f16i4:f32:f32, not f16i4:bf16:f32"),
+        ("cutlass3x(swap=1,tile_k=32) 512 f16i4 nt",
+         "converts B for at least 4 instructions: tile_k must be 64 or more for f16i4, not 32"),
+        ("cutlass3x(swap=1) 512 bf16i8 nt scale=none:1x32",
+         "multiplies a step along k by one factor of each column: with scale=none:1x32, tile_k must divide 32, not be 64"),
+        ("cutlass3x(swap=1,tile_k=128) 512 bf16i8 nt scale=none:row", None),
+        ("cutlass3x(swap=1) 512x512x528 f16i4 nt",
+         "loads B by TMA, which needs k to take a multiple of 16 bytes in layout nt: 528 of i4 take 264"),
+        ("cutlass3x(swap=1) 512x512x528 f16i8 nt", None),
+        ("cutlass3x(swap=1,epilogue=0) 512x516x512 f16i8 nt scale=none:1x64",
+         "loads the factors of B by TMA, which needs n to be a multiple of 8 for f16i8, not 516"),
+        ("cutlass3x(swap=1,epilogue=0) 512x516x512 f16i8 nt", None),
+        ("cutlass3x(swap=1) 512 f16i8 nt groups=512", "computes no groups of f16i8: groups must be none"),
+        ("cutlass3x(swap=1,tile_m=16) 512 f16i4 nt scale=none:1x128 batch=2 fused=bias+silu", None),
         # clusters
         ("cutlass3x(cluster_m=4,cluster_n=4) 512 f16", "has at most 8 blocks in a cluster, not 4 x 4"),
         ("cutlass3x(cluster_m=4,tile_n=16) 512 f16 nt",
@@ -324,3 +348,29 @@ def test_hopper_few_has_every_type_and_layout_by_18_kernels():
     assert {ab for ab, _ in problems} == {"f16", "bf16", "tf32", "f8e4m3", "f8e5m2", "f8e4m3e5m2", "i8"}
     for switch in ("schedule", "epilogue", "stream_k", "swap"):
         assert {dict(c.kernel.parameters)[switch] for c in configurations} == set(SPACE[switch])
+
+
+def test_a_narrow_b_is_compiled_in_and_how_many_elements_share_a_factor_is_not():
+    def definitions(text: str) -> dict[str, str]:
+        binary = Configuration.parse(f"cutlass3x(swap=1) 512 {text}").binary(H200)
+        assert [name for name, _ in binary.definitions if name not in text_of(KINDS)] == []
+        return dict(binary.definitions)
+
+    groups = definitions("f16i4 nt scale=none:1x128")
+    assert (groups["TYPE_A"], groups["TYPE_B"], groups["NARROW"]) == ("cutlass::half_t", "cutlass::int4b_t", "2")
+    assert definitions("f16i4 nt scale=none:row") == groups
+    assert definitions("f16i4 nt") == groups | {"NARROW": "1"}
+    assert definitions("f16 nt batch=2")["NARROW"] == "0"
+
+
+@pytest.mark.parametrize(("scale", "factor_k"), [("none:1x64", 64), ("none:row", 0), ("none", 0)])
+def test_how_many_elements_share_a_factor_is_given_to_the_library(scale, factor_k):
+    problem = Configuration.parse(f"cutlass3x() 32x64x128 bf16i4 nt scale={scale}").problem
+    library = Library.__new__(Library)
+    library.multiprocessors = library.clusters = 1
+    lies = SetLayout.of(problem, 256)
+    placement = Placement(
+        layout=lies, sets=2, inputs=2**20, inputs_of_b=2**21, addends=0, outputs=2**22, b_factors=2**23
+    )
+    given = library.problem(placement, 1, 0, swizzle=1, raster=0)
+    assert (given.factor_k, given.b, given.factors_b) == (factor_k, 2**21 + 64 * 128 // 2, 2**23 + 2 * lies.b_factors)

@@ -85,7 +85,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert Configuration.parse("triton() 63x63x63 f16i8 nt").problem.types.ab == "f16i8"
 
 
-@pytest.mark.parametrize("family", ["cublaslt", "cutlass", "cutlass3x", "tiled"])
+@pytest.mark.parametrize("family", ["cublaslt", "cutlass", "tiled"])
 @pytest.mark.parametrize("scale", ["none", "none:row"])
 def test_other_families_say_that_they_do_not_compute_them(family: str, scale: str) -> None:
     reason = Configuration.parse(f"{family}() 64 f16i4 nt scale={scale}").why_invalid(H200.traits)

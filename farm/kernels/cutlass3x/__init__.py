@@ -22,6 +22,7 @@ _CHECKS: tuple[Callable[[Point], Reason], ...] = (
     building.schedule_exists,
     building.instructions_fit,
     building.layouts_fit,
+    building.narrow_fits,
     building.cluster_fits,
     building.blocks_fit,
     fitting.registers_suffice,
@@ -74,7 +75,7 @@ CUTLASS3X = KernelFamily(
     binary=binary_of,
     batched=True,
     grouped=True,
-    scales=(Scale.NONE, Scale.TENSOR, Scale.ROW, Scale.GROUP, Scale.GROUP_BLOCK, Scale.BLOCK_GROUP),
+    scales=tuple(Scale),
     fusions=(
         *(Fusion.NONE, Fusion.BIAS, Fusion.RELU, Fusion.GELU, Fusion.SILU),
         *(Fusion.BIAS_RELU, Fusion.BIAS_GELU, Fusion.BIAS_SILU),

@@ -72,7 +72,8 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         arch,
     )
     template = TEMPLATE
-    if problem.batch != 1 or problem.groups is not None or (problem.scale, problem.fused) != (Scale.NONE, Fusion.NONE):
+    several = problem.batch != 1 or problem.groups is not None
+    if several or types.ab.low_bit_weights or (problem.scale, problem.fused) != (Scale.NONE, Fusion.NONE):
         template = KINDS
         definitions |= _definitions(problem)
         words = (*words[:-1], *_words(problem), arch)
@@ -81,7 +82,9 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
 
 def _definitions(problem: Problem) -> dict[str, str | int]:
     """Those of gemm3x_kinds.cu alone."""
-    scale, lines = _SCALES.get(problem.scale, _BLOCKS), [1, 1]
+    scale, lines, of_weights = _SCALES.get(problem.scale, _BLOCKS), [1, 1], problem.scale.of_weights
+    if of_weights:
+        scale = _SCALES[Scale.NONE]
     if scale == _BLOCKS:
         lines = [
             1 if blocks is None or blocks.lines is None else blocks.lines
@@ -92,6 +95,7 @@ def _definitions(problem: Problem) -> dict[str, str | int]:
         "ACTIVATION": f"cutlass::epilogue::thread::{ACTIVATIONS[problem.fused.activation]}",
         **{"SCALE": scale, "LINES_A": lines[0], "LINES_B": lines[1]},
         "GROUPED": int(problem.groups is not None),
+        "NARROW": problem.types.ab.low_bit_weights + of_weights,
     }
 
 

@@ -20,6 +20,7 @@ _TYPES = {
     _E.TF32: ((_F32, _F32),),
     _E.I8: ((_E.I32, _E.I32),),
     **dict.fromkeys(EIGHT_BIT_FLOATS, OUTPUTS_OF_8BIT_FLOATS),
+    **{ab: ((ab.of_a, _F32), (_F32, _F32)) for ab in (_E.F16I8, _E.F16I4, _E.BF16I8, _E.BF16I4)},
 }
 
 _MAX_BLOCKS = 8
@@ -30,6 +31,9 @@ _TRANSPOSED_BYTES = 128
 """How far along k a tile goes that is transposed in shared memory (sm90_mma_tma_gmma_rs_warpspecialized.hpp)."""
 _STEPS_PROMOTED = 4
 """Instructions on 8-bit floats after which their sums are added up in 32 bits (mma_promotion_interval)."""
+
+_STEPS_CONVERTED = 4
+"""Instructions of a step along k at the least (K_BLOCK_MAX, sm90_mma_tma_gmma_rs_warpspecialized_mixed_input.hpp)."""
 
 
 def device_is_hopper(p: Point) -> Reason:
@@ -46,7 +50,7 @@ def types_exist(p: Point) -> Reason:
     reason = computes(t, _TYPES[t.ab])
     if reason is not None:
         return reason
-    if t.ab.bytes == 1 and p.problem.layout is not Layout.NT:
+    if (t.ab.bytes == 1 or p.narrow) and p.problem.layout is not Layout.NT:
         return f"multiplies {t.ab} in layout nt only, where k is contiguous in A and B, not {p.problem.layout}"
     return None
 
@@ -66,6 +70,8 @@ def kind_exists(p: Point) -> Reason:
             return f"computes {what} with schedule=1 or 2, not {p.schedule} ({p.scheduled})"
     if p.grouped and p.stream_k:
         return "shares no steps of k among blocks with groups: stream_k must be 0"
+    if p.grouped and p.narrow:
+        return f"computes no groups of {p.ab}: groups must be none"
     if p.grouped and p.through_registers:
         return f"computes groups of {p.ab} in layout nt only, not {problem.layout}: the other goes through registers"
     return None
@@ -105,7 +111,7 @@ def instructions_fit(p: Point) -> Reason:
 
 def layouts_fit(p: Point) -> Reason:
     """What 4-byte types need where k is not contiguous in both operands: the instruction takes them along k only."""
-    if not p.through_registers:
+    if not p.through_registers or p.narrow:
         return None
     layout = p.problem.layout
     if p.left.along_k:
@@ -123,6 +129,24 @@ def layouts_fit(p: Point) -> Reason:
         return (
             f"turns {p.right.name} of {p.ab} in shared memory in layout {layout}, in squares of tile_k={p.tile_k}: "
             f"tile_{p.right.side} must be a multiple of that, not {p.right.tile}"
+        )
+    return None
+
+
+def narrow_fits(p: Point) -> Reason:
+    """What a B with fewer bits than A needs: it goes through registers. A step along k has one factor of each column."""
+    if not p.narrow:
+        return None
+    if not p.swap:
+        return f"converts B of {p.ab} on its way through registers, which only the left operand takes: swap must be 1"
+    least = _STEPS_CONVERTED * p.instruction_k
+    if p.tile_k < least:
+        return f"converts B for at least {_STEPS_CONVERTED} instructions: tile_k must be {least} or more for {p.ab}, not {p.tile_k}"
+    of_b = p.problem.scale.of_b
+    if of_b is not None and of_b.inner is not None and of_b.inner % p.tile_k:
+        return (
+            f"multiplies a step along k by one factor of each column: with scale={p.problem.scale}, tile_k must divide "
+            f"{of_b.inner}, not be {p.tile_k}"
         )
     return None
 

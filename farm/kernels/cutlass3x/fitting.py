@@ -54,13 +54,15 @@ def stages_are_swizzled_alike(p: Point) -> Reason:
 
 def tma_can_copy(p: Point) -> Reason:
     for operand in p.operands:
-        line = operand.extent * operand.element.bytes
+        line = operand.extent * operand.element.bits // 8
         if line % TMA_BYTES:
             return (
                 f"loads {operand.name} by TMA, which needs {operand.contiguous} to take a multiple of {TMA_BYTES} bytes in "
                 f"layout {p.problem.layout}: {operand.extent} of {operand.element} take {line}"
             )
-    n, stored = p.problem.shape.n, p.problem.types.cd
+    n, stored, factor = p.problem.shape.n, p.problem.types.cd, p.narrow_factor_bytes
+    if n * factor % TMA_BYTES:
+        return f"loads the factors of B by TMA, which needs n to be a multiple of {TMA_BYTES // factor} for {p.ab}, not {n}"
     if p.epilogue == Epilogue.TMA and n * stored.bytes % TMA_BYTES:
         return (
             f"stores D by TMA, which needs n to take a multiple of {TMA_BYTES} bytes: {n} of {stored} take "

@@ -7,6 +7,8 @@
 //   SCALE             scale factors: 0 none, 1 one for A and one for B, 2 one for each row of A and column of B, 3 one for each block
 //   LINES_A, LINES_B  rows of A and columns of B that share the factor of a block, which has 128 elements along k
 //   GROUPED           1 where A has groups of rows
+//   NARROW            1 where B has fewer bits than A, and becomes A's type on its way through registers; 2 where it has factors of
+//                     A's type besides, each for some elements along k of a column. SWAP is 1 then
 #include "cutlass/detail/blockwise_scale_layout.hpp"
 #include "cutlass/epilogue/fusion/operations.hpp"
 #include "cutlass/epilogue/thread/activation.h"
@@ -83,6 +85,12 @@ template <typename Layout, typename Factors>
 using Place = Either<GROUPED, Either<SCALED_BLOCKS, cute::tuple<Layout *, Factors *>, Layout *>,
                      Either<SCALED_BLOCKS, cute::tuple<Layout, Factors>, Layout>>;
 
+// Only the left operand goes through registers.
+static_assert(NARROW == 0 || SWAP == 1, "a narrow B is the left operand");
+using LeftAndFactors = Either<NARROW == 0, Left, Either<NARROW == 1, cute::tuple<Left>, cute::tuple<Left, TYPE_A>>>;
+constexpr int AT_ONCE_LEFT = TMA_BYTES * 8 / cutlass::sizeof_bits<Left>::value;
+constexpr int AT_ONCE_RIGHT = TMA_BYTES * 8 / cutlass::sizeof_bits<Right>::value;
+
 // A kernel that is not persistent stores when it has multiplied, in the same shared memory.
 constexpr int STORING_BYTES = PERSISTENT ? int(sizeof(typename Epilogue::SharedStorage)) : 0;
 // The builder for operands that go through registers passes on `bytes` of any count, also of one that is given.
@@ -97,9 +105,9 @@ using Counted = Either<STAGES == 0, cutlass::gemm::collective::StageCountAutoCar
                                                                          STAGES * STAGE_BYTES - STAGE_BYTES / 2>>;
 using Stages = Either<STAGES == 0 || SCALED_BLOCKS, Counted, Given>;
 using Multiplying = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Left, Place<LayoutLeft, typename Blocks::LayoutSFA>,
-    TMA_BYTES / sizeof(Left), Right, Place<LayoutRight, typename Blocks::LayoutSFB>, TMA_BYTES / sizeof(Right), ACC, Tile, Cluster,
-    Stages, Mainloop>::CollectiveOp;
+    cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, LeftAndFactors, Place<LayoutLeft, typename Blocks::LayoutSFA>,
+    AT_ONCE_LEFT, Right, Place<LayoutRight, typename Blocks::LayoutSFB>, AT_ONCE_RIGHT, ACC, Tile, Cluster, Stages,
+    Mainloop>::CollectiveOp;
 
 // The host does not know the extents of groups, and counts no tiles of them.
 namespace cute {
@@ -126,6 +134,7 @@ struct Problem {
   void *factors_a, *factors_b, *bias;  // those that there are
   std::int64_t groups;
   void *table;  // of groups, on the card: see `Column`
+  std::int64_t factor_k;  // elements along k that share a factor of a narrow B; 0 is all
 };
 
 // What launches one operand set, in memory of the caller.
@@ -285,6 +294,12 @@ static Arguments filled(Problem const &p) {
       mainloop.layout_SFA = factors<typename Blocks::LayoutSFA, LINES_LEFT>(SWAP ? p.n : p.m, p);
       mainloop.layout_SFB = factors<typename Blocks::LayoutSFB, LINES_RIGHT>(SWAP ? p.m : p.n, p);
     }
+  }
+  if constexpr (NARROW == 2) {
+    place(mainloop.ptr_S, p.factors_b);
+    mainloop.group_size = int(p.factor_k ? p.factor_k : p.k);
+    auto const along = cutlass::ceil_div(p.k, std::int64_t(mainloop.group_size));
+    mainloop.dS = cute::make_stride(cute::_1{}, p.n, p.batch > 1 ? along * p.n : 0);
   }
   if constexpr (PLAIN) {
     epilogue.thread.alpha = ACC(p.alpha);

@@ -134,6 +134,16 @@ class Point:
     def grouped(self) -> bool:
         return self.problem.groups is not None
 
+    @property
+    def narrow(self) -> bool:
+        """Whether B has fewer bits than A. The kernel converts it to A's type, and multiplies with its factors."""
+        return self.ab.low_bit_weights
+
+    @property
+    def narrow_factor_bytes(self) -> int:
+        """Bytes of a factor of a narrow B; 0 where it has none."""
+        return self.problem.scale.factor_bytes if self.problem.scale.of_weights else 0
+
     @cached_property
     def lines(self) -> tuple[int, int]:
         """Rows of A and columns of B that share the factor of a block of `BLOCK_K` elements along k; 0 without such factors."""
@@ -150,7 +160,7 @@ class Point:
     @property
     def plain(self) -> bool:
         """Whether alpha·A·B + beta·C is all that the epilogue computes."""
-        return self.problem.fused is Fusion.NONE and (self.scaled_blocks or self.problem.scale is Scale.NONE)
+        return self.problem.fused is Fusion.NONE and self.problem.scale not in (Scale.TENSOR, Scale.ROW)
 
     @cached_property
     def operands(self) -> tuple[Operand, Operand]:
@@ -177,9 +187,9 @@ class Point:
 
     @property
     def through_registers(self) -> bool:
-        """Whether the left operand goes through registers: the instruction takes only 2-byte elements otherwise than along k
-        from shared memory (is_use_rmem_A)."""
-        return self.ab.bytes != 2 and not (self.left.along_k and self.right.along_k)
+        """Whether the left operand goes through registers: a narrow B does. The instruction takes only 2-byte elements otherwise
+        than along k from shared memory (is_use_rmem_A)."""
+        return self.narrow or (self.ab.bytes != 2 and not (self.left.along_k and self.right.along_k))
 
     @property
     def threads(self) -> int:
@@ -196,7 +206,11 @@ class Point:
     def stage_bytes(self) -> int:
         """A tile of A and one of B, and their factors."""
         factors = sum(operand.factors for operand in self.operands) * FACTOR_BYTES
-        return (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes + factors
+        return self._tile_bytes + factors + self.left.tile * self.narrow_factor_bytes
+
+    @property
+    def _tile_bytes(self) -> int:
+        return sum(operand.tile * self.tile_k * operand.element.bits // 8 for operand in self.operands)
 
     @cached_property
     def stages_kept(self) -> int:
@@ -224,13 +238,15 @@ class Point:
         if not self.persistent:
             return _round_up(max(loading, storing.bytes) + barriers, unit)
         turns = _BARRIER_BYTES * (3 if self.schedule == Schedule.PINGPONG else 1)
-        before = _round_up(barriers + turns + _SCHEDULER_BYTES, storing.alignment) + storing.bytes
+        before = _round_up(barriers + turns + _SCHEDULER_BYTES, unit) + storing.bytes
         return _round_up(_round_up(before, self._loading_alignment) + loading, unit)
 
     @property
     def _loading_bytes(self) -> int:
         """Tiles of all stages, then the factors of A and those of B, each from a multiple of the alignment on."""
-        total = self.stages_kept * (self.tile_m + self.tile_n) * self.tile_k * self.ab.bytes
+        if self.narrow:  # an array of zero points without elements takes a byte
+            return _round_up(self.stages_kept * self.stage_bytes + 1, self._loading_alignment)
+        total = self.stages_kept * self._tile_bytes
         for operand in self.operands:
             total += _round_up(self.stages_kept * operand.factors * FACTOR_BYTES, _MIN_ALIGNMENT)
         return total
@@ -280,7 +296,8 @@ class Point:
         """
         if self.through_registers and not operand.along_k:
             return 32
-        return math.gcd(_LINE_BYTES, (self.tile_k if operand.along_k else operand.tile) * self.ab.bytes)
+        elements = self.tile_k if operand.along_k else operand.tile
+        return math.gcd(_LINE_BYTES, elements * operand.element.bits // 8)
 
     @property
     def _loading_alignment(self) -> int:

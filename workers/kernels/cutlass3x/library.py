@@ -36,6 +36,7 @@ class _Operands(ctypes.Structure):
         *((name, c_void_p) for name in ("factors_a", "factors_b", "bias")),
         ("groups", c_int64),
         ("table", c_void_p),
+        ("factor_k", c_int64),
     )
 
 
@@ -86,11 +87,12 @@ class Library:
     def problem(self, placement: Placement, index: int, table: int, *, swizzle: int, raster: int) -> _Operands:
         """The problem on an operand set. `table` is the address of its `group_table`, or 0."""
         problem = placement.layout.problem
-        shape, groups = problem.shape, problem.groups
+        shape, groups, blocks = problem.shape, problem.groups, problem.scale.of_b
         return _Operands(
             shape.m, shape.n, shape.k, *placement.addresses(index), problem.alpha, problem.beta,
             swizzle, raster, self.multiprocessors, self.clusters,
             problem.batch, *placement.added(index), 0 if groups is None else len(groups.sizes), table,
+            (blocks and blocks.inner) or 0,
         )  # fmt: skip
 
     def workspace_bytes(self, problem: _Operands) -> int:
