@@ -149,6 +149,7 @@ COMPILED_AND_REFUSED = (
     ("cutlass3x(tile_k=32) 4096 tf32 nn", "swap must be"),
     ("cutlass3x(schedule=1,tile_n=256) 4096 f16 nt", "registers of a thread"),  # 4734 bytes spilled
     ("cutlass3x(tile_n=256,tile_k=128) 4096 f8e4m3 nt", "registers of a thread"),  # 834 bytes spilled
+    ("cutlass3x(tile_k=128,tile_n=192) 4096 f8e4m3 nt scale=1x128", "registers of a thread"),  # 282 bytes spilled
     ("cutlass3x(tile_k=256) 4096 f8e5m2 nt", "adds up sums"),
     ("cutlass3x(tile_m=256,tile_n=256) 4096 f16 nt", "registers of a thread"),  # 4696 bytes spilled
     ("cutlass3x(tile_n=16,cluster_m=4) 4096 f16 nt", "no multiple of 8 rows"),

@@ -20,11 +20,13 @@ _PADDED = 4
 
 
 def registers_suffice(p: Point) -> Reason:
-    if p.accumulators < _REGISTERS:
+    need = p.accumulators + p.factor_registers
+    if need < _REGISTERS:
         return None
+    what = "accumulators and scale factors" if p.factor_registers else "accumulators"
     return (
-        f"needs {p.accumulators} registers of a thread for accumulators alone (tile_m={p.tile_m}, tile_n={p.tile_n}, "
-        f"{p.scheduled}), a thread has {_REGISTERS}"
+        f"needs {need} registers of a thread for {what} alone (tile_m={p.tile_m}, tile_n={p.tile_n}, {p.scheduled}), a "
+        f"thread has {_REGISTERS}"
     )
 
 

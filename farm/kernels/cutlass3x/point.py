@@ -197,10 +197,21 @@ class Point:
         return WARP_GROUP * (2 if self.schedule == Schedule.WARP_SPECIALISED else 3)
 
     @property
+    def groups_of_warps(self) -> int:
+        """How many share a tile."""
+        return 2 if self.schedule == Schedule.COOPERATIVE else 1
+
+    @property
     def accumulators(self) -> int:
         """Registers of a multiplying thread that hold its part of D. 8-bit floats are added up in as many again."""
-        threads = WARP_GROUP * (2 if self.schedule == Schedule.COOPERATIVE else 1)
-        return (2 if self.ab in EIGHT_BIT_FLOATS else 1) * self.tile_m * self.tile_n // threads
+        parts = 2 if self.ab in EIGHT_BIT_FLOATS else 1
+        return parts * self.tile_m * self.tile_n // (WARP_GROUP * self.groups_of_warps)
+
+    @property
+    def factor_registers(self) -> int:
+        """Those with the factors of its part of a tile: a thread has 2 of 64 rows, and 2 of 8 columns (mma_traits_sm90_gmma.hpp)."""
+        rows = self.left.tile // (32 * self.groups_of_warps) if self.left.lines == 1 else 0
+        return rows + (self.right.tile // 4 if self.right.lines == 1 else 0)
 
     @property
     def stage_bytes(self) -> int:
@@ -275,8 +286,7 @@ class Point:
             return _Storing(
                 bytes=1, alignment=_MIN_ALIGNMENT, barrier_bytes=_BARRIER_BYTES, descriptor_bytes=_DESCRIPTOR_BYTES
             )
-        groups = 2 if self.schedule == Schedule.COOPERATIVE else 1
-        rows, columns = min(groups * INSTRUCTION_ROWS, self.left.tile), math.gcd(32, self.right.tile)
+        rows, columns = min(self.groups_of_warps * INSTRUCTION_ROWS, self.left.tile), math.gcd(32, self.right.tile)
         pieces = self.left.tile // rows * (self.right.tile // columns)
         stages = max(min(pieces, 4), min(pieces, 2) + 1)
         element = self.problem.types.cd.bytes
