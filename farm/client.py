@@ -117,9 +117,14 @@ class Campaign:
         """The rows of the campaign that match. Takes what `Client.results` takes."""
         return _results(self._farm, campaign=self.digest, **conditions)
 
-    def best(self, *, device_type: str | None = None) -> operations.Best:
-        """The best kernel of each problem that the campaign found."""
-        return self._farm.ask(operations.best, self.digest, type=device_type)
+    def best(self, *, device_type: str | None = None, **kind: Any) -> operations.Best:
+        """The best kernel of each problem that the campaign found.
+
+        Args:
+            device_type: Only on this one.
+            kind: Only problems with these values of `batch`, `scale`, `fused`, `groups` and `sparsity`.
+        """
+        return self._farm.ask(operations.best, self.digest, type=device_type, **kind)
 
     def pause(self) -> CampaignChange:
         """Pauses the campaign: no further job starts until `resume`."""

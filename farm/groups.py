@@ -70,11 +70,14 @@ class Groups:
 
     @property
     def summary(self) -> str:
-        """For people: the text of sizes where it is short, else how many there are, `128 (97 with rows, at most 35)`."""
+        """For people: the text of sizes where it is short, else how many there are, and the rows of the smallest, the largest and the
+        median of those with rows, `128 (97 with rows, 1 to 35, median 16)`."""
         text = str(self)
         if len(text) <= MAX_SHOWN:
             return text
-        return f"{len(self.sizes):,} ({self.active:,} with rows, at most {self.largest:,})"
+        sizes = sorted(size for size in self.sizes if size) or [0]
+        rows = f"{sizes[0]:,} to {sizes[-1]:,}, median {sizes[len(sizes) // 2]:,}"
+        return f"{len(self.sizes):,} ({self.active:,} with rows, {rows})"
 
     def __str__(self) -> str:
         return _text(self.sizes)

@@ -21,11 +21,11 @@ from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.formatting import scalars_text, types_of_text
 from farm.fusion import Fusion
-from farm.gemm import added_columns
-from farm.groups import NONE
+from farm.gemm import MAX_EXTENT, added_columns
+from farm.groups import NONE, Groups
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
-from farm.report.best import TimedKernel, summary
+from farm.report.best import BestKernel, TimedKernel, summary
 from farm.report.best import best as best_of
 from farm.repro import repro_command
 from farm.scale import Scale
@@ -154,6 +154,16 @@ class Best(CampaignOutcome):
 
 OnType = Annotated[str | None, Field(description="Only on this device type."), Cli(("--type", "-t"))]
 OfFamily = Annotated[str | None, Field(description="Only of this kernel family."), Cli(("--family", "-f"))]
+OfBatch = Annotated[
+    int | None, Field(ge=1, le=MAX_EXTENT, description="Only problems with this number of products in a batch.")
+]
+OfScale = Annotated[Scale | None, Field(description="Only problems with these scale factors of A and B.")]
+OfFusion = Annotated[Fusion | None, Field(description="Only problems with these fused operations.")]
+OfGroups = Annotated[
+    str | None,
+    Field(description="Only problems with these rows of each group, as in 16*8,3,0; none for those without groups."),
+]
+OfSparsity = Annotated[Sparsity | None, Field(description="Only problems with this sparsity of B.")]
 Where = Annotated[
     list[str] | None,
     Field(
@@ -314,13 +324,25 @@ def best(
     campaign: Name,
     *,
     type: OnType = None,  # noqa: A002
+    batch: OfBatch = None,
+    scale: OfScale = None,
+    fused: OfFusion = None,
+    groups: OfGroups = None,
+    sparsity: OfSparsity = None,
 ) -> Best:
     """The best kernel of each problem that a campaign found: its time, cuBLASLt's time, and the cost of finding it."""
+    in_groups = None if groups is None else str(Groups.parse(groups) or NONE)
+    given = {"batch": batch, "scale": scale, "fused": fused, "groups": in_groups, "sparsity": sparsity}
+    wanted = {name: value for name, value in given.items() if value is not None}
+
+    def is_wanted(one: BestKernel) -> bool:
+        return type in (None, one.device_type) and wanted.items() <= added_columns(one.problem).items()
+
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
         asked = Campaign.from_document(stored["document"])
         counts = campaigns.counts(connection, stored["id"])
-        found = [f for f in best_of(connection, stored["id"], asked) if type in (None, f.device_type)]
+        found = [one for one in best_of(connection, stored["id"], asked) if is_wanted(one)]
     return Best(
         campaign=stored["name"],
         digest=stored["digest"],

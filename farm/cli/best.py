@@ -35,6 +35,7 @@ def show(
     Examples:
         farm best cutlass-tuned
         farm best cutlass-tuned --type nvidia-h200 --limit 5
+        farm best swiglu --fused swiglu --groups none
     """
     if not known.found:
         console.print(f"{known.campaign} has no measurements under its own rules yet.")

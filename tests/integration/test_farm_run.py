@@ -403,7 +403,7 @@ def test_groups_are_measured_verified_and_listed(farm: Farm, report: Any) -> Non
     (farm.folder / "experts.yaml").write_text(EXPERTS)
     shown = farm("run", "--no-train", "experts.yaml").stdout
     assert "6 configurations measured." in shown
-    assert re.search(r"40 \(\d+ with rows, at most \d+\)", shown)
+    assert re.search(r"40 \(\d+ with rows, 1 to \d+, median \d+\)", shown)
     rows = farm.json("results", "--campaign", "experts")
     problems = [problem_of(row) for row in rows]
     assert {len(p.groups.sizes) for p in problems if p.groups is not None} == {40, 5, 10}

@@ -16,7 +16,7 @@ from support.commands import Command, farm_here
 from support.problem_kinds import kinds_measured
 
 MANY = ",".join(str(size) for size in (*range(13), *[0] * 20, 50))
-SUMMARY = "groups=34 (13 with rows, at most 50)"
+SUMMARY = "groups=34 (13 with rows, 1 to 50, median 7)"
 PROBLEMS = {"groups": ["none", "64*2", "128,0*7", MANY]}
 TIMES_MS = {
     "": (0.02, 0.01),
@@ -56,6 +56,15 @@ def test_each_has_a_best_kernel(command: Command) -> None:
         "blas(threads=2)", "blas(threads=1)", "blas(threads=2)", "blas(threads=1)",
     ]  # fmt: skip
     assert {"none", "64*2", "128,0*7"} < {one["groups"] for one in found}
+    for groups, batch, expected in (
+        ("64*2", "1", ["64*2"]),
+        ("64,64", "1", ["64*2"]),
+        ("none", "1", ["none"]),
+        ("64*2", "2", []),
+    ):
+        chosen = json.loads(command("best", "grouped", "--groups", groups, "--batch", batch, "--json").stdout)
+        assert [one["groups"] for one in chosen["found"]] == expected
+        assert chosen["summary"]["problems"] == len(expected)
     shown = command("best", "grouped", COLUMNS="200").stdout
     for rest in ("", " groups=64*2", " groups=128,0*7", f" {SUMMARY}"):
         assert f"128x64x32 f32 nn{rest} " in shown
@@ -65,7 +74,7 @@ def test_each_has_a_best_kernel(command: Command) -> None:
 def test_results_show_groups_where_a_row_has_some_and_many_by_their_numbers(command: Command) -> None:
     shown = command("results", COLUMNS="200").stdout
     assert any("kernel" in line and " groups " in line for line in shown.splitlines())
-    assert "34 (13 with rows, at most 50)" in shown
+    assert "34 (13 with rows, 1 to 50, median 7)" in shown
     assert "11,12" not in shown
     alone = command("results", "--where", "groups == 'none'", COLUMNS="200").stdout
     assert "groups" not in alone

@@ -53,7 +53,7 @@ def test_a_configuration_is_short_where_it_is_plain() -> None:
     assert configuration_text({**row, "batch": 8}) == "tiled(tile=16) 64x32x8 f16:f16:f32 nt batch=8"
     assert problem_text({**row, "groups": "32*2"}) == "64x32x8 f16:f16:f32 nt groups=32*2"
     many = ",".join(["0,1"] * 20 + ["44"])
-    assert problem_text({**row, "groups": many}) == "64x32x8 f16:f16:f32 nt groups=41 (21 with rows, at most 44)"
+    assert problem_text({**row, "groups": many}) == "64x32x8 f16:f16:f32 nt groups=41 (21 with rows, 1 to 44, median 1)"
     both = {**row, "alpha": 0.1 + 0.2, "batch": 8}
     assert problem_text(both) == "64x32x8 f16:f16:f32 nt alpha=0.30000000000000004 beta=0 batch=8"
 

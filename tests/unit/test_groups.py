@@ -75,3 +75,12 @@ def test_groups_have_no_batch_and_rows_that_lie_together() -> None:
 def test_a_family_without_groups_refuses_them() -> None:
     why = Configuration.parse(LINE.replace("cublaslt(algorithm=0)", "cutlass()")).why_invalid(CARD)
     assert why == "cutlass computes no groups"
+
+
+def test_long_groups_of_equal_number_differ_by_the_rows_of_smallest_median_and_largest() -> None:
+    routings = ([0, *range(1, 14)], [0, *range(3, 15), 13], [0, 1, *[9, 8] * 5, 12, 13])
+    assert [Groups.of(sizes).summary for sizes in routings] == [
+        "14 (13 with rows, 1 to 13, median 7)",
+        "14 (13 with rows, 3 to 14, median 9)",
+        "14 (13 with rows, 1 to 13, median 9)",
+    ]
