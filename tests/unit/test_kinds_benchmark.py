@@ -19,10 +19,6 @@ from trainer.table import configurations
 
 BOTH = "batch=8 scale=tensor fused=relu"
 CONFIGURED = configurations(kinds_table([*KINDS, BOTH], shapes=30))
-FIGURES = {
-    (one["kind"], one["target"]): one
-    for one in kinds_learned.figures(BATCHED_TYPE, CONFIGURED, ForestSettings(trees=8))
-}
 
 
 def test_each_row_is_of_one_kind() -> None:
@@ -34,8 +30,10 @@ def test_each_row_is_of_one_kind() -> None:
 
 
 def test_every_kind_has_errors_of_time_and_power_beside_those_of_plain_rows() -> None:
+    found = kinds_learned.figures(BATCHED_TYPE, CONFIGURED, ForestSettings(trees=8))
+    figures = {(one["kind"], one["target"]): one for one in found}
     for target in ("runtime_ms", "power_w"):
-        plain, row = FIGURES["plain", target], FIGURES["scale=row", target]
+        plain, row = figures["plain", target], figures["scale=row", target]
         assert (plain["rows"], row["rows"], row["refused"]) == (30, 30, 0)
         assert row["over_plain"] == pytest.approx(row["median_error_pct"] / plain["median_error_pct"], rel=0.05)
         assert row["over_plain_of_types"] == row["over_plain"]
@@ -45,7 +43,7 @@ def test_every_kind_has_errors_of_time_and_power_beside_those_of_plain_rows() ->
             assert low < high
         assert 0 < row["coverage_pct"] <= 100
         assert "over_plain" not in plain
-        assert FIGURES["plain, learned alone", target]["rows"] == 30
+        assert figures["plain, learned alone", target]["rows"] == 30
 
 
 def test_shapes_are_resampled_whole() -> None:
@@ -58,6 +56,16 @@ def test_shapes_are_resampled_whole() -> None:
     assert value == 5
     assert set(resamples[np.isfinite(resamples)]) == {5.0}
     assert np.isnan(resamples).any()
+
+
+def test_percentiles_of_resamples_are_those_of_numpy() -> None:
+    draw = np.random.default_rng(1)
+    error, drawn = draw.exponential(size=9), draw.integers(3, size=(20, 9))
+    drawn[0] = np.eye(9)[4]
+    for percentile in (50, 90):
+        _, found = kinds_learned.Resampled(error, drawn).of(np.full(9, True), percentile)
+        expected = [np.percentile(np.repeat(error, counts), percentile) for counts in drawn]
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_rows_of_a_kind_with_one_shape_are_refused_by_the_model_of_their_fold() -> None:
