@@ -30,12 +30,12 @@ WARP = 32
 
 LIMITS = {
     resource.RLIMIT_CPU: 600,  # seconds
-    resource.RLIMIT_AS: 2**35,
+    resource.RLIMIT_AS: 2**33,
     resource.RLIMIT_FSIZE: 2**28,
     resource.RLIMIT_NOFILE: 256,
     resource.RLIMIT_CORE: 0,
 }
-"""Of a process that reads an own kernel, and each of its children. Triton maps 2 GiB for itself."""
+"""Of a process that reads an own kernel, and each of its children. The example compiles with half of the memory."""
 
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 """CLONE_NEWUSER and CLONE_NEWNET of sched.h."""
