@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from farm.gemm import ElementType, Problem, Shape
 from farm.kernels import Configuration
 from farm.kernels.triton.binaries import TEMPLATE
 from farm.operands import OperandRules
+from support.ptx import pairs_of
 from workers.kernels.group_tiles import group_tiles
 from workers.kernels.toolchains.triton_program import loaded
 from workers.measure.elements import decode, unpacked
@@ -127,8 +129,19 @@ def _spread(factors: Any, shape: tuple[int, int, int], blocks: Any) -> Any:
     return wide.repeat(blocks.inner or k, axis=2)[:, :, :k]
 
 
+def check_ptx(module: Any) -> None:
+    """That the PTX of the template, which the interpreter does not run, makes the right numbers of every byte at every place."""
+    for weight, kind in product((ElementType.I4, ElementType.F4), (ElementType.F16, ElementType.BF16)):
+        ptx = getattr(module, f"_{weight}_IN_{kind}".upper()).value
+        for first in range(256):
+            memory = np.array([first, 255 - first, first ^ 90, first // 2], np.uint8)
+            wanted = decode(weight, unpacked(weight, memory)).tolist()
+            assert pairs_of(ptx, int(memory.view("<u4")[0]), kind) == wanted, (weight, kind, first)
+
+
 def main() -> None:
     module = loaded(str(TEMPLATE.path))
+    check_ptx(module)
     for line in sys.stdin.read().splitlines():
         configuration = Configuration.parse(line)
         problem, found = configuration.problem, computed(module, configuration)

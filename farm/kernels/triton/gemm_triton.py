@@ -19,6 +19,8 @@ Weights of fewer bits are converted to A's type before they are multiplied. A fa
 multiplies the sum of a tile that lies inside these, and otherwise the weights.
 """
 
+import os
+
 import triton
 import triton.language as tl
 
@@ -117,11 +119,57 @@ def number_of(code, KIND: tl.constexpr, DTYPE: tl.constexpr):
         return ((bits & 8) << 12 | (bits & 7) << 6).to(tl.bfloat16, bitcast=True) * 8.507059173023462e37
 
 
+def _of_four_bytes(*steps):
+    """PTX that makes a pair of numbers of 16 bits from each byte, from its low and its high code in the halves of `both`."""
+    lines = ["shr.u32 high, $4, 4;"]
+    for byte in range(4):
+        lines.append(f"prmt.b32 both, $4, high, {0x4400 + 0x1111 * byte:#06x};")
+        lines += [step.replace("PAIR", f"${byte}") for step in steps]
+    return tl.constexpr("{ .reg .b32 high, both, sign, " + "factor, addend; " + " ".join(lines) + " }")
+
+
+_SIGN = ("shl.b32 sign, both, 12;", "and.b32 sign, sign, 0x80008000;")
+_I4_IN_F16 = _of_four_bytes(
+    "and.b32 both, both, 0x000F000F;", "xor.b32 both, both, 0x64086408;",
+    "mov.b32 addend, 0x64086408;", "sub.f16x2 PAIR, both, addend;",
+)  # fmt: skip
+_I4_IN_BF16 = _of_four_bytes(
+    "and.b32 both, both, 0x000F000F;", "xor.b32 both, both, 0x43084308;",
+    "mov.b32 factor, 0x3F803F80;", "mov.b32 addend, 0xC308C308;", "fma.rn.bf16x2 PAIR, both, factor, addend;",
+)  # fmt: skip
+_F4_IN_F16 = _of_four_bytes(
+    *_SIGN, "shl.b32 both, both, 9;", "and.b32 both, both, 0x0E000E00;", "or.b32 both, both, sign;",
+    "mov.b32 factor, 0x74007400;", "mul.f16x2 PAIR, both, factor;",
+)  # fmt: skip
+_F4_IN_BF16 = _of_four_bytes(
+    *_SIGN, "shl.b32 both, both, 6;", "and.b32 both, both, 0x01C001C0;", "or.b32 both, both, sign;",
+    "mov.b32 factor, 0x7E807E80;", "mov.b32 addend, 0x80008000;", "fma.rn.bf16x2 PAIR, both, factor, addend;",
+)  # fmt: skip
+_HALVES = tl.constexpr("mov.b32 {$0, $1}, $2;")
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+"""The interpreter has no PTX."""
+
+
 @triton.jit
-def unpacked(pairs, KIND: tl.constexpr, DTYPE: tl.constexpr, LINES: tl.constexpr, LENGTH: tl.constexpr):
-    """[LINES, LENGTH]: the numbers of bytes that have two each."""
-    numbers = tl.join(number_of(pairs & 15, KIND, DTYPE), number_of(pairs >> 4, KIND, DTYPE))
-    return tl.reshape(numbers, (LINES, LENGTH))
+def unpacked(codes, KIND: tl.constexpr, DTYPE: tl.constexpr, LINES: tl.constexpr, LENGTH: tl.constexpr):
+    """[LINES, LENGTH]: the numbers of bytes that have two each. The PTX computes what `number_of` does, with fewer instructions."""
+    if _INTERPRETED:
+        low, high = number_of(codes & 15, KIND, DTYPE), number_of(codes >> 4, KIND, DTYPE)
+    else:
+        if KIND == "i4":
+            PTX: tl.constexpr = _I4_IN_F16 if DTYPE == tl.float16 else _I4_IN_BF16
+        else:
+            PTX: tl.constexpr = _F4_IN_F16 if DTYPE == tl.float16 else _F4_IN_BF16
+        pairs = tl.inline_asm_elementwise(PTX, "=&r,=&r,=&r,=&r,r", [codes], dtype=tl.int32, is_pure=True, pack=4)
+        if DTYPE == tl.float16:
+            low, high = tl.inline_asm_elementwise(
+                _HALVES, "=h,=h,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=1
+            )
+        else:
+            low, high = tl.inline_asm_elementwise(
+                _HALVES, "=h,=h,r", [pairs], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=1
+            )
+    return tl.reshape(tl.join(low, high), (LINES, LENGTH))
 
 
 @triton.jit
