@@ -35,8 +35,8 @@ from farm.kernels.family import OPEN_NAME
 from farm.kernels.triton_files import TritonFile
 from farm.scale import Scale
 
-MAX_CODE_BYTES = 2**20
-"""Length of a source or binary."""
+MAX_CODE_BYTES, MAX_TRITON_BYTES = 2**20, 2**18
+"""Length of a source or binary. Reading a Triton file takes 8 s for each MiB at worst."""
 
 MAX_PARAMETERS, MAX_ARGUMENTS, MAX_REQUIREMENTS, MAX_CONSTANTS = 16, 32, 32, 32
 
@@ -127,8 +127,9 @@ def why_bad_code(file: str, code: str) -> str | None:
             return f"{file} is not base64, as cubins are sent"
         if content[:4] != b"\x7fELF":
             return f"{file} is no cubin: it does not begin as an ELF file"
-    if len(content) > MAX_CODE_BYTES:
-        return f"{file} is larger than {MAX_CODE_BYTES // 2**20} MiB"
+    allowed = MAX_TRITON_BYTES if language == Language.TRITON else MAX_CODE_BYTES
+    if len(content) > allowed:
+        return f"{file} is larger than {allowed // 2**10:,} KiB"
     why = None
     if language == Language.CUDA:
         why = why_not_compilable(code)

@@ -15,7 +15,15 @@ from farm.campaign.source_blocks import SourceBlock
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import BadBinary, BadDefinition, BadKernelParameter, CampaignFileError
 from farm.kernels import Configuration, Kernel, own_triton
-from farm.kernels.definition import MAX_CODE_BYTES, Definition, Language, extents_of, known, why_not_compilable
+from farm.kernels.definition import (
+    MAX_CODE_BYTES,
+    MAX_TRITON_BYTES,
+    Definition,
+    Language,
+    extents_of,
+    known,
+    why_not_compilable,
+)
 from farm.kernels.families import binary_from_json
 from support.docs_scripts import docs_script
 from support.own_kernels import CODE, ENTRY, TRITON_CODE, defined, in_triton
@@ -118,7 +126,7 @@ def test_other_families_have_no_open_parameters() -> None:
         ({"file": "my_gemm.txt"}, "file: 'my_gemm.txt' is no .cu, .ptx, .cubin, .py file"),
         ({"code": " "}, "file: my_gemm.cu is empty"),
         ({"code": CODE + "\0"}, "my_gemm.cu has a zero byte"),
-        ({"code": CODE + "/" * MAX_CODE_BYTES}, "my_gemm.cu is larger than 1 MiB"),
+        ({"code": CODE + "/" * MAX_CODE_BYTES}, "my_gemm.cu is larger than 1,024 KiB"),
         ({"file": "a.cubin", "code": "?"}, "a.cubin is not base64"),
         ({"file": "a.cubin", "code": base64.b64encode(b"PTX").decode()}, "a.cubin is no cubin"),
         ({"entry": "my gemm"}, "entry: 'my gemm' is not the name of a kernel"),
@@ -190,6 +198,7 @@ def test_headers_of_cuda_are_allowed() -> None:
             "constants: my_gemm takes no constant ODD; it takes BM, BN, EVEN",
         ),
         ({"constants": (("EVEN", "k %"),)}, "constants: 'k %' is not an expression"),
+        ({"code": TRITON_CODE + "#" * MAX_TRITON_BYTES}, "file: my_gemm.py is larger than 256 KiB"),
         ({"code": "import triton\nimport triton.os\n"}, "file: my_gemm.py: line 2: 'import triton.os' is not allowed"),
     ],
 )
