@@ -107,6 +107,7 @@ COMPILED = (
     ("cutlass3x() 4096 bf16 nt fused=bias+gelu", 230400, 6, 384),
     ("cutlass3x(schedule=0,tile_m=64) 512 f16 tn fused=bias+relu", 221696, 9, 256),
     ("cutlass3x(swap=1) 4096 f16i4 nt scale=none:1x128", 222208, 9, 384),
+    ("cutlass3x(swap=1) 4096 f16f4 nt scale=none:1x128", 222208, 9, 384),
     ("cutlass3x(swap=1,schedule=1) 4096 bf16i8 nt", 216064, 8, 384),
     (
         "cutlass3x(swap=1,tile_m=16,tile_n=64,tile_k=128,schedule=0,epilogue=0) 4096 bf16i8 nt scale=none:1x128",
@@ -122,6 +123,14 @@ COMPILED = (
     ),
     ("cutlass3x(swap=1,tile_m=64,tile_n=64,tile_k=256,schedule=1) 4096 bf16i4 nt", 220160, 5, 384),
     ("cutlass3x(swap=1,schedule=1,tile_m=16,tile_n=64) 4096 bf16i4 nt scale=none:1x64", 192512, 44, 384),
+    ("cutlass3x(swap=1,schedule=1,tile_m=16,tile_n=64) 4096 bf16f4 nt scale=none:1x64", 192512, 44, 384),
+    ("cutlass3x(swap=1,stream_k=1,tile_m=64,cluster_m=2,cluster_n=2) 4096 bf16i4 nt scale=none:1x64", 215040, 15, 384),
+    (
+        "cutlass3x(swap=1,schedule=1,tile_m=16,tile_n=64,tile_k=128) 4096 bf16i4 nt scale=none:1x128 fused=bias+silu",
+        206848,
+        24,
+        384,
+    ),
 )
 """What the rules let through; bytes of shared memory, stages and threads of a block, as the compiler counted them."""
 

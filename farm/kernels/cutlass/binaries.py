@@ -51,6 +51,7 @@ CPP = {
     _E.F8E5M2: "cutlass::float_e5m2_t",
     _E.I8: "int8_t",
     _E.I4: "cutlass::int4b_t",
+    _E.F4: "cutlass::float_e2m1_t",
     _E.I32: "int32_t",
 }
 """The C++ type of an element, in the templates of both families of CUTLASS."""

@@ -20,7 +20,7 @@ _TYPES = {
     _E.TF32: ((_F32, _F32),),
     _E.I8: ((_E.I32, _E.I32),),
     **dict.fromkeys(EIGHT_BIT_FLOATS, OUTPUTS_OF_8BIT_FLOATS),
-    **{ab: ((ab.of_a, _F32), (_F32, _F32)) for ab in (_E.F16I8, _E.F16I4, _E.BF16I8, _E.BF16I4)},
+    **{ab: ((ab.of_a, _F32), (_F32, _F32)) for ab in _E if ab.low_bit_weights},
 }
 
 _MAX_BLOCKS = 8
