@@ -352,8 +352,7 @@ class _Check:
         if self.problem.layout.b_transposed:
             bytes_along_k = b[:, inner.start // 2 : -(-inner.stop // 2)].swapaxes(1, 2)[:, columns]
             return unpacked(kind, bytes_along_k, self.xp)[:, :, inner.start % 2 :][:, :, : _length(inner)]
-        indices = range(columns.start, columns.stop) if isinstance(columns, slice) else columns
-        place = self.xp.asarray(indices)
+        place = self.xp.arange(columns.start, columns.stop) if isinstance(columns, slice) else self.xp.asarray(columns)
         found = b[:, inner][:, :, place // 2] >> (place % 2 * 4).astype(np.uint8) & np.uint8(15)
         return found.swapaxes(1, 2)
 
