@@ -5,6 +5,8 @@ The kernels of triton are compiled here where Triton is installed; conftest.py s
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
@@ -41,6 +43,14 @@ TRITON = [
 ]
 
 
+@pytest.fixture(scope="module")
+def built(device: CudaDevice) -> None:
+    """Compiles all binaries at once, as a builder does."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(device.prepare, map(Configuration.parse, TRITON)))
+
+
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("text", TRITON)
 def test_gates_of_triton_are_those_of_a_wide_product(device: CudaDevice, text: str) -> None:
     configuration = supported(device, text)

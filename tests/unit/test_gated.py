@@ -98,6 +98,13 @@ def test_a_right_gate_passes_with_room_to_spare(types: str) -> None:
         assert checked.method == "elements"
 
 
+@pytest.mark.parametrize("alpha", [0.01, 3.0])
+def test_errors_are_shares_of_the_size_of_d(alpha: float) -> None:
+    given = problem(LARGE, "f64", alpha=alpha)
+    measured = float(np.sqrt((computed(given).d ** 2).mean()))
+    assert 0.45 < measured / result_scale(given) < 0.75  # silu(g) is about g / 2 near 0, and otherwise g or 0
+
+
 def changed(change: Callable[[Any, Any], Any]) -> Gate:
     return lambda p: change(*halves(p))
 
