@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,13 +34,11 @@ def problem(
 
 
 def scaled(lines: Any, factors: Any, blocks: Blocks) -> Any:
-    """A matrix [batch, lines, k] in float64, each block of it times its factor: block by block."""
+    """A matrix [batch, lines, k] in float64, each block of it times its factor."""
     wide = np.array(lines, np.float64)
-    across, along = blocks.lines or wide.shape[1], blocks.inner or wide.shape[2]
-    for line in range(factors.shape[1]):
-        for inner in range(factors.shape[2]):
-            here = np.s_[:, line * across : (line + 1) * across, inner * along : (inner + 1) * along]
-            wide[here] *= factors[:, line, inner, None, None]
+    _, across, along = wide.shape
+    each = np.repeat(factors, blocks.lines or across, axis=1)[:, :across]
+    wide *= np.repeat(each, blocks.inner or along, axis=2)[:, :, :along]
     return wide
 
 
@@ -256,8 +254,9 @@ class Launched:
         )
         kernel = self._mutation(kernel) if self._mutation is not None else kernel
         operands = OperandSet(left, right, read(c, s.m, s.n) if c else None, None)
-        for row in range(s.m):
-            read(d, s.m, s.n)[:, row] = _row_of(given, operands, kernel, row)
+        result = read(d, s.m, s.n)
+        for row, numbers in enumerate(_rows_of(given, operands, kernel)):
+            result[:, row] = numbers
 
     def details(self) -> dict[str, Any]:
         return {}
@@ -277,15 +276,15 @@ def _read_factors(read: Callable[..., Any], address: int, blocks: Blocks | None,
     return read(address, across, -(-inner // 4) * 4 if blocks.inner else 1)[..., :inner]
 
 
-def _row_of(given: Problem, operands: OperandSet, kernel: Kernel, row: int) -> Any:
-    """[batch, n]: the bits of a row do not depend on others."""
-    a, b = operands.a[:, row : row + 1].astype(np.float64), operands.b.swapaxes(1, 2).astype(np.float64)
+def _rows_of(given: Problem, operands: OperandSet, kernel: Kernel) -> Iterator[Any]:
+    """[batch, n] of each row, whose bits do not depend on other rows."""
+    a, b = operands.a.astype(np.float64), operands.b.swapaxes(1, 2).astype(np.float64)
     if given.scale.of_a is not None and given.scale.of_b is not None:
-        block = row // given.scale.of_a.lines if given.scale.of_a.lines else 0
-        a = scaled(a, kernel.a_factors[:, block : block + 1], replace(given.scale.of_a, lines=1))
+        a = scaled(a, kernel.a_factors, given.scale.of_a)
         b = scaled(b, kernel.b_factors, given.scale.of_b)
-    x = given.alpha * np.einsum("bik,bnk->bn", a, b)
-    if operands.c is not None:
-        x += given.beta * operands.c[:, row]
     bias = 0 if kernel.bias is None else kernel.bias
-    return kernel.activation(x) + bias if kernel.bias_comes_last else kernel.activation(x + bias)
+    for row in range(given.shape.m):
+        x = given.alpha * np.einsum("bik,bnk->bn", a[:, row : row + 1].copy(), b)
+        if operands.c is not None:
+            x += given.beta * operands.c[:, row]
+        yield kernel.activation(x) + bias if kernel.bias_comes_last else kernel.activation(x + bias)
