@@ -16,7 +16,7 @@ from farm.compare import breakdowns, money, row_query
 from farm.compare.breakdowns import Problems
 from farm.db import arrow_columns
 from farm.fusion import Fusion
-from farm.gemm import ElementTypes, Problem, Shape
+from farm.gemm import ElementType, ElementTypes, Problem, Shape
 from farm.gpus import find_gpu
 from farm.groups import Groups
 from farm.scale import SCALES_OF_BOTH, Scale
@@ -148,7 +148,7 @@ def test_the_roofline_is_the_larger_of_computing_and_moving():
 def test_without_a_figure_of_the_card_nothing_is_said_of_the_roofline():
     card = find_gpu("tesla-t4")
     assert card is not None
-    assert card.peak_tflops("bf16") is None
+    assert card.peak_tflops(ElementType.BF16) is None
     found = problems_of([problem(64, 64, 64, "bf16")])
     flops, traffic = breakdowns.flops_of(found), breakdowns.bytes_of(found)
     for unknown in (None, card):
