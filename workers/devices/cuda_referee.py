@@ -83,6 +83,9 @@ HOLD_MS = 1.0
 WALK_MS = 0.010
 """What the start of a queued walk and its two events take beyond the launches."""
 
+LAUNCH_MS = 0.0002
+"""By so much a launch may take longer in a walk than in a graph of many. An H100 takes 0.15 µs more for kernels of 2 µs."""
+
 VERIFIED, VERIFIED_EACH = 64, 8
 """Operand sets that are verified after the last walk over new numbers, and after each other one; of more, a choice of them."""
 
@@ -388,7 +391,7 @@ class Referee:
         why = None
         if self._is_faster_unchanged(found):
             why = f"it takes {new_ms:.4g} ms with new operands, and {unchanged_ms:.4g} ms where the same ones are written again"
-        elif new_ms > (1 + TOLERANCE) * reported_ms + start_ms:
+        elif new_ms > (1 + TOLERANCE) * reported_ms + LAUNCH_MS + start_ms:
             why = f"it takes {new_ms:.4g} ms with operands that it has not seen, and {reported_ms:.4g} ms with those that stay"
         elif same_ms > (1 + FASTER) * new_ms + start_ms:
             why = (
