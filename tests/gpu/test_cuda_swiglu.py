@@ -33,6 +33,9 @@ TRITON = [
     # Half of n lies inside a block of 128 columns, and at the end of one.
     "triton() 528x400x400 f8e4m3 nt scale=1x128:128x128 fused=swiglu batch=2",
     "triton() 528x512x400 bf16 nt scale=1x128:128x128 fused=swiglu",
+    "triton() 528x400x272 bf16i4 nt scale=none:1x128 fused=swiglu batch=2",
+    f"triton({SMALL}) 257x136x72 f16f4 nn scale=none:row fused=bias+swiglu",
+    "triton(tile_m=16,tile_n=64,tile_k=128,warps=4,stages=4) 16x2816x512 bf16i4 nt scale=none:1x32 fused=swiglu",
     "triton(tma=1) 528x400x272 bf16 nt fused=bias+swiglu batch=2",
     "triton(tma=1) 512x4096x1024 bf16 nn fused=swiglu",
     f"triton({SMALL},tma=1) 210x272x400 f8e4m3 nt fused=swiglu scale=1x128:128x128 groups=0,64,0,130,1*12,4",

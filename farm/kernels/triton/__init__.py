@@ -107,8 +107,9 @@ def _tma_exists(problem: Problem, p: Mapping[str, int], device: DeviceTraits) ->
 def _gate_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reason:
     if not problem.fused.gated:
         return None
-    if problem.types.ab.low_bit_weights:
-        return f"fuses no gate into products of {problem.types.ab}: fused must not be {problem.fused}"
+    packed = problem.types.ab.of_b.per_item
+    if not problem.layout.b_transposed and problem.shape.n // 2 % packed:
+        return f"loads {packed} weights of a byte at once: half of n must be a multiple of {packed} for fused={problem.fused}, not {problem.shape.n // 2}"
     if p["tile_n"] < _MIN_GATED_TILE_N:
         return f"multiplies two tiles of half of tile_n: tile_n must be {_MIN_GATED_TILE_N} or more for fused={problem.fused}, not {p['tile_n']}"
     if p["warp_specialize"]:

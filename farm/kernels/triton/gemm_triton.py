@@ -173,6 +173,40 @@ def unpacked(codes, KIND: tl.constexpr, DTYPE: tl.constexpr, LINES: tl.constexpr
 
 
 @triton.jit
+def packed_tile(
+    tile, inner, halves, length, column_exists, left,
+    KIND: tl.constexpr, DTYPE: tl.constexpr, B_TRANSPOSED: tl.constexpr, WHOLE_K: tl.constexpr, TILE_K: tl.constexpr,
+    TILE_N: tl.constexpr,
+):  # fmt: skip
+    """[TILE_K, TILE_N]: the weights of a tile, of 4 bits each."""
+    if B_TRANSPOSED:
+        if WHOLE_K:
+            pairs = tl.load(tile, mask=column_exists[:, None], other=0)
+        else:
+            pairs = tl.load(tile, mask=column_exists[:, None] & (halves[None, :] < left // 2), other=0)
+        return tl.trans(unpacked(pairs, KIND, DTYPE, TILE_N, TILE_K))
+    else:
+        if WHOLE_K:
+            pairs = tl.load(tile, mask=halves[None, :] < length, other=0)
+        else:
+            pairs = tl.load(tile, mask=(inner[:, None] < left) & (halves[None, :] < length), other=0)
+        return unpacked(pairs, KIND, DTYPE, TILE_K, TILE_N)
+
+
+@triton.jit
+def times_groups(
+    tile, factors, step, column_exists, n, k, PER_FACTOR: tl.constexpr, TILE_K: tl.constexpr, TILE_N: tl.constexpr
+):
+    """The weights of a tile times the factors of its groups."""
+    GROUPS: tl.constexpr = TILE_K // PER_FACTOR
+    numbers = step * GROUPS + tl.arange(0, GROUPS)
+    exists = (numbers[:, None] * PER_FACTOR < k) & column_exists[None, :]
+    of_groups = tl.load(factors[None, :] + numbers[:, None] * n, mask=exists, other=0.0)
+    by_group = tl.reshape(tile, (GROUPS, PER_FACTOR, TILE_N)) * of_groups[:, None, :]
+    return tl.reshape(by_group, (TILE_K, TILE_N))
+
+
+@triton.jit
 def scaled_sum(
     total, alpha, scale_a, scale_b, product, product_of_b, first_row, row_exists, first_column, column_exists, m, n, k,
     SCALE_A: tl.constexpr, SCALE_B: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
@@ -315,6 +349,7 @@ def gemm(
             if WIDE:
                 halves = halves.to(tl.int64)
             b_tile = b + product_of_b * n * k // 2 + lines[:, None] * length + halves[None, :]
+            ends = width // 2
             if B_TRANSPOSED:
                 b_step = TILE_K // 2
             else:
@@ -323,33 +358,28 @@ def gemm(
             b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
             b_step = TILE_K * b_inner
 
-    up_starts = width.to(tl.int64) * b_column
+    if PACKED:
+        up_starts = width.to(tl.int64) * b_column // 2
+    else:
+        up_starts = width.to(tl.int64) * b_column
     GROUP_OF_TILE: tl.constexpr = WEIGHTS_PER_FACTOR >= TILE_K
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
     total = tl.zeros((TILE_M, TILE_D), dtype=tl.float32 if BLOCKS else ACC)
     up = total
     for step in tl.range(0, tl.cdiv(k, TILE_K), warp_specialize=WARP_SPECIALIZE):
+        left = k - step * TILE_K
         if TMA:
             x = of_a.load([step * TILE_K, first_row]).T if A_TRANSPOSED else of_a.load([first_row, step * TILE_K])
         elif WHOLE_K:
             x = tl.load(a_tile, mask=row_exists[:, None], other=0.0)
         else:
-            left = k - step * TILE_K
             x = tl.load(a_tile, mask=row_exists[:, None] & (inner[None, :] < left), other=0.0)
         if TMA:
             y = of_b.load([first_column, step * TILE_K]).T if B_TRANSPOSED else of_b.load([step * TILE_K, first_column])
-        elif PACKED and B_TRANSPOSED:
-            if WHOLE_K:
-                pairs = tl.load(b_tile, mask=column_exists[:, None], other=0)
-            else:
-                pairs = tl.load(b_tile, mask=column_exists[:, None] & (halves[None, :] < left // 2), other=0)
-            y = tl.trans(unpacked(pairs, TYPE_B, x.dtype, TILE_D, TILE_K))
         elif PACKED:
-            if WHOLE_K:
-                pairs = tl.load(b_tile, mask=halves[None, :] < length, other=0)
-            else:
-                pairs = tl.load(b_tile, mask=(inner[:, None] < left) & (halves[None, :] < length), other=0)
-            y = unpacked(pairs, TYPE_B, x.dtype, TILE_K, TILE_D)
+            y = packed_tile(
+                b_tile, inner, halves, ends, column_exists, left, TYPE_B, x.dtype, B_TRANSPOSED, WHOLE_K, TILE_K, TILE_D
+            )
         elif WHOLE_K:
             y = tl.load(b_tile, mask=column_exists[None, :], other=0.0)
         else:
@@ -359,19 +389,23 @@ def gemm(
         if WEIGHTS_PER_FACTOR > 0:
             factors = scale_b + product_of_b * tl.cdiv(k, WEIGHTS_PER_FACTOR) * n + columns
             if not GROUP_OF_TILE:
-                GROUPS: tl.constexpr = TILE_K // WEIGHTS_PER_FACTOR
-                numbers = step * GROUPS + tl.arange(0, GROUPS)
-                exists = (numbers[:, None] * WEIGHTS_PER_FACTOR < k) & column_exists[None, :]
-                of_groups = tl.load(factors[None, :] + numbers[:, None] * n, mask=exists, other=0.0)
-                by_group = tl.reshape(y, (GROUPS, WEIGHTS_PER_FACTOR, TILE_D)) * of_groups[:, None, :]
-                y = tl.reshape(by_group, (TILE_K, TILE_D))
+                y = times_groups(y, factors, step, column_exists, n, k, WEIGHTS_PER_FACTOR, TILE_K, TILE_D)
         if GATED and TMA:
-            of_up = width + first_column
-            z = of_b.load([of_up, step * TILE_K]).T if B_TRANSPOSED else of_b.load([step * TILE_K, of_up])
+            up_column = width + first_column
+            z = of_b.load([up_column, step * TILE_K]).T if B_TRANSPOSED else of_b.load([step * TILE_K, up_column])
+        elif GATED and PACKED:
+            z = packed_tile(
+                b_tile + up_starts, inner, halves, ends, column_exists, left, TYPE_B, x.dtype, B_TRANSPOSED, WHOLE_K, TILE_K,
+                TILE_D,
+            )  # fmt: skip
         elif GATED and WHOLE_K:
             z = tl.load(b_tile + up_starts, mask=column_exists[None, :], other=0.0)
         elif GATED:
             z = tl.load(b_tile + up_starts, mask=(inner[:, None] < left) & column_exists[None, :], other=0.0)
+        if GATED and TYPE_B == "i8" and x.dtype != tl.int8:
+            z = z.to(x.dtype)
+        if GATED and WEIGHTS_PER_FACTOR > 0 and not GROUP_OF_TILE:
+            z = times_groups(z, factors + width, step, column_exists, n, k, WEIGHTS_PER_FACTOR, TILE_K, TILE_D)
         if BLOCKS:
             at = step * TILE_K // 128
             of_rows = scale_of_lines(scale_a, product, first_row, row_exists, m, k, at, SCALE_A, TILE_M)
@@ -387,6 +421,11 @@ def gemm(
         elif WEIGHTS_PER_FACTOR > 0 and GROUP_OF_TILE:
             of_group = tl.load(factors + step * TILE_K // WEIGHTS_PER_FACTOR * n, mask=column_exists, other=0.0)
             total += tl.dot(x, y, out_dtype=ACC) * of_group.to(tl.float32)[None, :]
+            if GATED:
+                of_up = tl.load(
+                    factors + width + step * TILE_K // WEIGHTS_PER_FACTOR * n, mask=column_exists, other=0.0
+                )
+                up += tl.dot(x, z, out_dtype=ACC) * of_up.to(tl.float32)[None, :]
         else:
             total = tl.dot(x, y, total, input_precision=PRECISION, max_num_imprecise_acc=IMPRECISE, out_dtype=ACC)
             if GATED:
