@@ -46,6 +46,8 @@ class Kind:
         self.name = name
     def __str__(self):
         return self.name
+    def __call__(self, value):  # constexpr
+        return value
 float32, float16, int32, constexpr = Kind("f32"), Kind("f16"), Kind("i32"), Kind("constexpr")
 program_id = arange = load = store = Kind("function")
 core = __import__("os")
