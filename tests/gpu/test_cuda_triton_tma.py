@@ -1,4 +1,4 @@
-"""Triton kernels on Hopper whose tiles are copied by the tensor memory accelerator, with and without specialised warps."""
+"""Triton kernels on Hopper whose tiles are copied by the tensor memory accelerator."""
 
 from __future__ import annotations
 
@@ -28,20 +28,15 @@ PROBLEMS = {
         "826x272x400 bf16 nt fused=bias groups=300,4,0,1,76,33,400,12", "826x270x400 f8e4m3 nt scale=1x128:128x128 groups=300,4,0,1,76,33,400,12",
     ],
 }  # fmt: skip
-KERNELS = {
-    "tma": ["tma=1,tile_k={k}", "tma=1,tile_k={k},tile_m=64,tile_n=32,warps=4,stages=4,group_m=2", "tma=1,tile_k={k},tile_m=16,tile_n=64,warps=4"],
-    "specialised": [
-        "tma=1,warp_specialize=1,warps=4,tile_k={k}", "tma=1,warp_specialize=1,warps=4,tile_k={k},tile_n=256", "tma=1,warp_specialize=1,warps=4,tile_m=256,tile_k={k},tile_n=64",
-    ],
-}  # fmt: skip
+KERNELS = ("tile_k={k}", "tile_k={k},tile_m=64,tile_n=32,warps=4,stages=4,group_m=2", "tile_k={k},tile_m=16,tile_n=64,warps=4")  # fmt: skip
 
 
-def lines(kind: str, which: str) -> list[str]:
+def lines(kind: str) -> list[str]:
     """The first kernel on every problem, and the others on one of them."""
-    first, *others = KERNELS[which]
+    first, *others = KERNELS
     of = {problem: 128 if "f8" in problem else 32 if "tf32" in problem else 64 for problem in PROBLEMS[kind]}
     every = [(first, problem) for problem in of] + [(other, next(iter(of))) for other in others]
-    return [f"triton({kernel.format(k=of[problem])}) {problem}" for kernel, problem in every]
+    return [f"triton(tma=1,{kernel.format(k=of[problem])}) {problem}" for kernel, problem in every]
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +44,19 @@ def built(device: CudaDevice) -> Mapping[Binary, str | None]:
     capability = device.identity.traits.compute_capability
     if capability is None or capability < (9, 0):
         pytest.skip("the card has no tensor memory accelerator")
-    every = (text for which in KERNELS for kind in PROBLEMS for text in lines(kind, which))
+    every = (text for kind in PROBLEMS for text in lines(kind))
     return quick.built(device, map(Configuration.parse, every))
 
 
-@pytest.mark.parametrize("which", KERNELS)
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_products_are_those_of_a_wide_product(
-    device: CudaDevice, built: Mapping[Binary, str | None], kind: str, which: str
+    device: CudaDevice, built: Mapping[Binary, str | None], kind: str
 ) -> None:
-    assert_right(device, built, lines(kind, which))
+    assert_right(device, built, lines(kind))
 
 
-@pytest.mark.parametrize("which", KERNELS)
-def test_one_that_is_launched_again_computes_the_same(
-    device: CudaDevice, built: Mapping[Binary, str | None], which: str
-) -> None:
-    configuration = Configuration.parse(lines("types", which)[2])
+def test_one_that_is_launched_again_computes_the_same(device: CudaDevice, built: Mapping[Binary, str | None]) -> None:
+    configuration = Configuration.parse(lines("types")[2])
     row = device.measure(configuration, QUICK.model_copy(update={"determinism": True}))
     assert (row.deterministic, row.details["timed_by"]) == (True, "graph")
     launched_again(device, configuration)

@@ -104,7 +104,7 @@ def test_a_multiprocessor_holds_what_its_threads_registers_and_memory_allow(
 @pytest.mark.parametrize("warps", [1, 4, 16])
 def test_a_block_has_the_warps_that_its_kernel_states(warps: int) -> None:
     kernel = {"family": "triton", "tile_m": 64, "tile_n": 64, "tile_k": 32, "stages": 2, "group_m": 8, "warps": warps}
-    kernel |= {"tma": 0, "warp_specialize": 0}
+    kernel |= {"tma": 0}
     found = features(table(**kernel, ab="f16"))
     assert 2 ** found["log2_block_threads"][0] == pytest.approx(32 * warps)
     assert 2 ** found["log2_outputs_per_thread"][0] == pytest.approx(64 * 64 / (32 * warps))

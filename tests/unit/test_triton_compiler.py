@@ -259,7 +259,7 @@ def test_a_small_kernel_compiles(real: Triton, capability: tuple[int, int]) -> N
     "text",
     [
         "triton(tma=1) 512 f16 tn",
-        "triton(tma=1,warp_specialize=1,warps=4,tile_k=128) 512 f8e4m3 nt scale=1x128:128x128 groups=512",
+        "triton(tma=1,tile_k=128) 512 f8e4m3 nt scale=1x128:128x128 groups=512",
         "triton(warps=4) 300x200x100 bf16 tn beta=1",
         "triton() 512 f32 nn",
         "triton() 513x511x509 i8 tt alpha=2 beta=1",

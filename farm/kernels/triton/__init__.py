@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
 from farm.fusion import Fusion
-from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, Layout, Problem
+from farm.gemm import INPUT_TYPES, MAX_EXTENT, ElementType, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import (
     EIGHT_BIT_FLOATS,
@@ -38,12 +38,6 @@ _MIN_TILE_K = {1: 32, 2: 16, 4: 8}
 _MIN_GATED_TILE_N = 32
 _MAX_UNROLLED = 4096
 """Multiply-adds of a thread in one step of f32, which Triton writes out: twice as many take half a minute to compile, and spill."""
-_WARPS_OF_GROUP, _SPECIALISED_ROWS = 4, 128
-"""Of a kernel that specialises warps: Triton does so for groups of four that multiply 64 rows each, or more."""
-_TENSOR_BYTES_ANY = 2
-"""Bytes of elements that tensor cores of Hopper read from shared memory in any layout. Others go through registers, but along k."""
-_MULTIPLYING_GROUPS = 2
-"""Warp groups that multiply then; another one copies."""
 _MIN_COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
 _MAX_BATCH, _MAX_BLOCKS = 65535, 2**31 - 1
@@ -75,8 +69,7 @@ def _tile_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
     along_k = None if problem.scale.of_a is None else problem.scale.of_a.inner
     if along_k is not None and p["tile_k"] > along_k:
         return f"multiplies the sum of a tile by one factor: tile_k must be {along_k} or less, not {p['tile_k']}"
-    multiplying = threads * (_MULTIPLYING_GROUPS if p["warp_specialize"] else 1)
-    accumulators = p["tile_m"] * p["tile_n"] * problem.types.acc.bytes // 4 // multiplying
+    accumulators = p["tile_m"] * p["tile_n"] * problem.types.acc.bytes // 4 // threads
     if accumulators > _REGISTERS:
         return f"needs {accumulators} registers of a thread for accumulators alone, a thread has {_REGISTERS}"
     unrolled = p["tile_m"] * p["tile_n"] * p["tile_k"] // threads
@@ -88,7 +81,7 @@ def _tile_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
 def _tma_exists(problem: Problem, p: Mapping[str, int], device: DeviceTraits) -> Reason:
     s, layout, has = problem.shape, problem.layout, device.compute_capability
     if not p["tma"]:
-        return "specialises warps with tma=1 only" if p["warp_specialize"] else None
+        return None
     if has is not None and has < _HOPPER:
         return f"needs compute capability {_HOPPER[0]}.{_HOPPER[1]} for tma=1, the device has {has[0]}.{has[1]}"
     if problem.types.ab is _E.F32 or problem.types.ab.low_bit_weights:
@@ -97,10 +90,6 @@ def _tma_exists(problem: Problem, p: Mapping[str, int], device: DeviceTraits) ->
     odd = next((name for name in sorted(contiguous) if getattr(s, name) % MULTIPLE), None)
     if odd is not None:
         return f"needs multiples of {MULTIPLE} of {' and '.join(sorted(contiguous))} for tma=1, not {odd}={getattr(s, odd)}"
-    if p["warp_specialize"] and problem.types.ab.bytes != _TENSOR_BYTES_ANY and layout is not Layout.NT:
-        return f"specialises warps for 16-bit types, and for others in the layout nt only, not for {problem.types.ab} {layout}"
-    if p["warp_specialize"] and (p["warps"] != _WARPS_OF_GROUP or p["tile_m"] < _SPECIALISED_ROWS):
-        return f"specialises groups of {_WARPS_OF_GROUP} warps: needs warps={_WARPS_OF_GROUP} and tile_m={_SPECIALISED_ROWS} or more"
     return None
 
 
@@ -112,8 +101,6 @@ def _gate_fits(problem: Problem, p: Mapping[str, int], _: DeviceTraits) -> Reaso
         return f"loads {packed} weights of a byte at once: half of n must be a multiple of {packed} for fused={problem.fused}, not {problem.shape.n // 2}"
     if p["tile_n"] < _MIN_GATED_TILE_N:
         return f"multiplies two tiles of half of tile_n: tile_n must be {_MIN_GATED_TILE_N} or more for fused={problem.fused}, not {p['tile_n']}"
-    if p["warp_specialize"]:
-        return f"specialises warps for one product of a tile: warp_specialize must be 0 for fused={problem.fused}"
     return None
 
 
@@ -180,9 +167,6 @@ TRITON = KernelFamily(
         Parameter(name="stages", values=range(1, 9), default=3, meaning="pipeline stages"),
         Parameter(
             name="tma", values=(0, 1), default=0, meaning="1: the tensor memory accelerator copies tiles of A and B"
-        ),
-        Parameter(
-            name="warp_specialize", values=(0, 1), default=0, meaning="1: a warp group copies, and two others multiply"
         ),
     ),
     binary=binary_of,

@@ -23,7 +23,7 @@ TEMPLATE = Template(
 MULTIPLE = 16
 """The multiple that Triton's compiler distinguishes."""
 
-_COMPILED_IN = ("tile_m", "tile_n", "tile_k", "group_m", "warps", "stages", "tma", "warp_specialize")
+_COMPILED_IN = ("tile_m", "tile_n", "tile_k", "group_m", "warps", "stages", "tma")
 
 _MAX_IMPRECISE = 128
 """Terms of 8-bit floats that tensor cores add up before the sum goes to the accumulator, as in cuBLASLt."""
@@ -68,7 +68,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     words = (
         f"{types} {layout} tile {p['tile_m']}x{p['tile_n']}x{p['tile_k']} group {p['group_m']} warps {p['warps']}",
         f"stages {p['stages']}",
-        *(name.replace("_", " ") for name in ("tma", "warp_specialize") if p[name]),
+        *(("tma",) if p["tma"] else ()),
         *(
             (f"multiples {''.join(name for name, is_one in multiples.items() if is_one)}",)
             if any(multiples.values())

@@ -7,7 +7,6 @@ A tile has rows of one group, and programs of a group are neighbours. `groups` h
 its first row, where its rows end, and its number, as `workers.kernels.group_tiles` describes.
 
 With `TMA`, tiles of A and B are copied by the tensor memory accelerator, by descriptors that each program makes in scratch memory.
-With `WARP_SPECIALIZE`, a warp group copies and others multiply.
 
 With a gate, D = activation(P[:, :n/2]) * P[:, n/2:] of P = alpha * A * B + bias, and a program multiplies two tiles of B of half as
 many columns.
@@ -63,7 +62,6 @@ def specialisation(defined):
     constants["ACC"] = _ACCUMULATORS[defined["ACC"]]
     constants["PRECISION"] = "tf32" if defined["TYPE_A"] == "tf32" else "ieee"
     multiples = [name for name, kind in signature.items() if kind[0] == "*" or defined.get(f"{name.upper()}_16") == "1"]
-    constants["WARP_SPECIALIZE"] = defined["WARP_SPECIALIZE"] == "1"
     # One rounding for a product and a sum. Without it, f32 would take twice the instructions.
     options = {"num_warps": int(defined["WARPS"]), "num_stages": int(defined["STAGES"]), "enable_fp_fusion": True}
     return signature, constants, multiples, options
@@ -270,7 +268,6 @@ def gemm(
     GROUP_M: tl.constexpr,
     GROUPED: tl.constexpr,
     TMA: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr,
     WHOLE_K: tl.constexpr,  # whether k is a multiple of TILE_K
     WIDE: tl.constexpr,  # whether a matrix has 2^31 elements or more
     IMPRECISE: tl.constexpr,  # after how many terms a sum of 8-bit floats goes to the accumulator
@@ -366,7 +363,7 @@ def gemm(
     BLOCKS: tl.constexpr = SCALE_A == "1x128" or SCALE_A == "128x128"
     total = tl.zeros((TILE_M, TILE_D), dtype=tl.float32 if BLOCKS else ACC)
     up = total
-    for step in tl.range(0, tl.cdiv(k, TILE_K), warp_specialize=WARP_SPECIALIZE):
+    for step in range(0, tl.cdiv(k, TILE_K)):
         left = k - step * TILE_K
         if TMA:
             x = of_a.load([step * TILE_K, first_row]).T if A_TRANSPOSED else of_a.load([first_row, step * TILE_K])
