@@ -79,6 +79,19 @@ def test_a_host_finds_devices_without_the_libraries_that_identify_them() -> None
     assert {name.partition(".")[0] for name in modules} & {"numpy", "pyarrow", "celery"} == set()
 
 
+def test_a_recorded_device_answers_without_pandas() -> None:
+    """Pyarrow imports it to convert arrays and scalars, for half a second of each child."""
+    code = (
+        "import json, sys; from pathlib import Path; from farm.measurement import MeasuringRules; "
+        "from workers.devices.recorded import RecordedDevice, identify; "
+        "device = RecordedDevice(identify(Path(sys.argv[1]), 0.0)); device.open(); "
+        "device.measure(device.canary(), MeasuringRules()); print(json.dumps(sorted(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(RECORDING)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert {name.partition(".")[0] for name in json.loads(done.stdout)} & {"pandas", "mlflow"} == set()
+
+
 def test_a_command_that_opened_the_database_leaves_the_names_for_completion(
     small: Stored, database_url: str, tmp_path: Path
 ) -> None:

@@ -212,9 +212,20 @@ def _values_of(column: Any, name: str) -> NDArray[Any]:
     if RESULTS[name].type is ColumnType.TEXT:
         encoded = column.cast("string").dictionary_encode()
         words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-        codes: NDArray[Any] = words[encoded.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)]
-        return codes
-    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
+        found: NDArray[Any] = words[_filled(encoded.indices, len(words) - 1)]
+        return found
+    return _filled(column.cast("float64"), np.nan)
+
+
+def _filled(array: Any, missing: float) -> NDArray[Any]:
+    """An Arrow array of numbers, with `missing` where it has none.
+
+    `to_numpy` would import pandas, which takes as long as half of a worker's start.
+    """
+    there = np.from_dlpack(array.drop_null())
+    numbers = np.full(len(array), missing, there.dtype)
+    numbers[np.from_dlpack(array.is_valid().cast("uint8")).view(bool)] = there
+    return numbers
 
 
 _PYTHON_TYPES: Mapping[ColumnType, Callable[[Any], Any]] = {
@@ -239,7 +250,9 @@ def _ids_of(batch: Any, path: Path, *, stored: bool) -> bytes:
     step = max(1, batch.num_rows // CHECKED_IDS)
     names = batch.select(configuration_columns(batch.schema.names))
     if given is not None and None not in given:
-        sample = names.take(list(range(0, batch.num_rows, step))).to_pylist()
+        # Not `take` of a list, which would import pandas.
+        rows = np.arange(0, batch.num_rows, step)
+        sample = names.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)])).to_pylist()
         if [_id(row, path) for row in sample] == given[::step]:
             return b"".join(given)
     return b"".join(_id(row, path) for row in names.to_pylist())
