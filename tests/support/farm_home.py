@@ -43,7 +43,11 @@ class Farm:
     @property
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "MLFLOW_"))}
-        return {**kept, "FARM_HOME": str(self.folder / ".farm"), "FARM_DEVICES": self.devices}
+        home = self.folder / ".farm"
+        # Other tests may serve this processor at the same time.
+        return {
+            **kept, "FARM_HOME": str(home), "FARM_DEVICE_LOCKS": f"{home}-locks", "FARM_DEVICES": self.devices
+        }  # fmt: skip
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json").stdout)
