@@ -71,7 +71,7 @@ def test_8_bit_products_are_right_or_invalid(device: CudaDevice, types: str) -> 
 def test_fused_operations_are_right_or_invalid(device: CudaDevice, fused: Fusion, types: str) -> None:
     refused = []
     for batch, scalars in product((1, 3), ("", "alpha=1.5 beta=0.5")):
-        text = f"cusparselt() 144x160x288 {types} nt {scalars} batch={batch} fused={fused} {SPARSE}"
+        text = f"cusparselt() 2064x1056x2080 {types} nt {scalars} batch={batch} fused={fused} {SPARSE}"
         try:
             assert_wide_product(device, supported(device, text))
         except InvalidOnDevice as error:
