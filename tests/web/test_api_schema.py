@@ -44,7 +44,7 @@ def check(address: str, folder: Path, token: str) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "schemathesis.cli", "run", f"{address}{PREFIX}/openapi.json", "--phases", "examples,coverage,fuzzing",
-            "--max-examples", str(EXAMPLES), "--generation-deterministic", "--no-shrink",
+            "--max-examples", str(EXAMPLES), "--generation-deterministic", "--no-shrink", "--request-timeout", "60",
             "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-color",
             "--header", f"Authorization: Bearer {token}",
         ],
