@@ -47,7 +47,10 @@ def triton_gemm(
         b_tile += BLOCK_K * stride_bk
 
     result = total * alpha
-    place = product * m * n + rows[:, None] * n + columns[None, :]
+    # The offset of a product has 64 bits. The many offsets inside of a tile have 32, and take half of the registers.
+    c += product * m * n
+    d += product * m * n
+    place = rows[:, None] * n + columns[None, :]
     exists = row_exists[:, None] & column_exists[None, :]
     if ADDS_C:
         result += beta * tl.load(c + place, mask=exists, other=0.0).to(tl.float32)

@@ -55,7 +55,8 @@ def binary_of(definition: Definition, problem: Problem, parameters: Mapping[str,
         **{name.upper(): value for name, value in options.items()},
     }
     said = ", ".join(f"{name}={value}" for name, value in constants.items())
-    label = f"{definition.entry} of {definition.file} for {problem.types} {problem.layout} {said} warps {options['num_warps']} {arch}"
+    sizes = f"warps {options['num_warps']} stages {options['num_stages']}"
+    label = f"{definition.entry} of {definition.file} for {problem.types} {problem.layout} {said} {sizes} {arch}"
     return Binary(template=TEMPLATE, arch=arch, definitions=ordered(definitions), label=" ".join(label.split()))
 
 

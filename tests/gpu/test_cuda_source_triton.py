@@ -53,11 +53,11 @@ def test_the_example_is_right(device: CudaDevice, example: Definition, problem: 
 
 
 @pytest.mark.alone
-def test_it_is_about_as_fast_as_the_family(device: CudaDevice, example: Definition) -> None:
+@pytest.mark.parametrize("pair", HONEST_IN_TRITON, ids=lambda pair: pair.problem)
+def test_it_is_about_as_fast_as_the_family(device: CudaDevice, example: Definition, pair: TritonPair) -> None:
     """Both have the same tiles and order; the family's template has more options."""
-    for pair in HONEST_IN_TRITON:
-        built_in, row = device.measure(pair.built_in, QUICK), device.measure(pair.as_own(example), QUICK)
-        assert row.runtime_ms == pytest.approx(built_in.runtime_ms, rel=0.1)
+    built_in, row = device.measure(pair.built_in, QUICK), device.measure(pair.as_own(example), QUICK)
+    assert row.runtime_ms == pytest.approx(built_in.runtime_ms, rel=0.1)
 
 
 @pytest.mark.parametrize("number", CHEATS_IN_TRITON, ids=CHEATS_IN_TRITON.get)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.referee import HONEST_IN_TRITON, triton_example
 from farm.builds import installed_toolchains, versions_of
-from farm.campaign import Campaign, load
+from farm.campaign import Campaign
 from farm.cli.kernels import _described, needed
 from farm.devices import traits_of_capability
 from farm.errors import BadBinary, BuildFailed, CompilerMissing, DoesNotCompile, WrongCompiler
@@ -283,14 +284,21 @@ def test_what_does_not_compile_is_the_kernels_fault(real: Triton) -> None:
 
 def test_an_own_kernel_compiles(real: Triton) -> None:
     """The example, whose shared memory is three stages of two tiles on Hopper."""
-    campaign = load(ROOT / "examples" / "campaigns" / "own-kernel-triton.yaml", limit=1000)
-    ((number, definition),) = campaign.definitions.items()
-    parameters = f"definition={number},BLOCK_M=64,BLOCK_N=128,BLOCK_K=32,GROUP_M=8,STAGES=3"
-    record = real.compile(own(definition, "1024 bf16 nt", parameters)).record
+    example, parameters = triton_example(), "BLOCK_M=64,BLOCK_N=128,BLOCK_K=32,GROUP_M=8,STAGES=3"
+    record = real.compile(own(example, "1024 bf16 nt", parameters)).record
     assert record.shared_bytes == 3 * (64 + 128) * 32 * 2
     assert record.threads == 4 * 32
     assert record.spill_bytes == 0
     assert 32 <= record.registers <= 255
+
+
+@pytest.mark.long
+def test_the_example_spills_no_more_than_the_family(real: Triton) -> None:
+    """For extents of no multiple of 16, whose elements have an address each: these take all registers."""
+    pair, example = HONEST_IN_TRITON[-1], triton_example()
+    built_in, record = (real.compile(binary(one.canonical)).record for one in (pair.built_in, pair.as_own(example)))
+    assert (record.threads, record.shared_bytes) == (built_in.threads, built_in.shared_bytes)
+    assert record.spill_bytes <= built_in.spill_bytes
 
 
 @pytest.mark.parametrize(
