@@ -335,8 +335,7 @@ def gemm(
         else:
             of_b = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[TILE_K, TILE_D])
     else:
-        # Offsets in a tile are summed before the address is added: in 32 bits, unless a matrix is WIDE.
-        a_tile = a + (rows[:, None] * a_row + inner[None, :] * a_inner)
+        a_tile = a + rows[:, None] * a_row + inner[None, :] * a_inner
         if PACKED:
             if B_TRANSPOSED:
                 length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
@@ -346,14 +345,14 @@ def gemm(
                 length = tl.multiple_of(length, 16)
             if WIDE:
                 halves = halves.to(tl.int64)
-            b_tile = b + product_of_b * n * k // 2 + (lines[:, None] * length + halves[None, :])
+            b_tile = b + product_of_b * n * k // 2 + lines[:, None] * length + halves[None, :]
             ends = width // 2
             if B_TRANSPOSED:
                 b_step = TILE_K // 2
             else:
                 b_step = TILE_K * length
         else:
-            b_tile = b + product_of_b * k * n + (inner[:, None] * b_inner + columns[None, :] * b_column)
+            b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
             b_step = TILE_K * b_inner
 
     if PACKED:
