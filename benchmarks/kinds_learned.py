@@ -31,6 +31,7 @@ import pandas as pd
 from benchmarks.common import markdown, write
 from farm.errors import TestRowsInTraining
 from farm.forest.columns import GROUPED, NONE
+from farm.gemm import INPUT_TYPES
 from trainer.evaluate import evaluate, measured_outputs
 from trainer.folds import FOLD_KINDS, HEADLINE
 from trainer.forest import ForestSettings, fit
@@ -38,6 +39,7 @@ from trainer.table import configurations, held_out_together, of_one_protocol
 from trainer.test_set import check_apart, evaluate_on
 
 PLAIN = "plain"
+LOW_BIT, LOW_BIT_WEIGHTS = "low-bit", "low-bit weights"
 ALONE = "plain, learned alone"
 FOLDS = "Unseen shapes, held out of the rows that are learned from"
 TEST = "Test rows, of which nothing is learned"
@@ -49,6 +51,7 @@ COARSE = {
     "scaled": "scale factors",
     "fused": "fused operations",
     "in groups": "groups",
+    LOW_BIT_WEIGHTS: LOW_BIT_WEIGHTS,
 }
 """The kinds of the summary, and what it calls them."""
 RESAMPLES = 1000
@@ -100,8 +103,9 @@ def _read(files: Iterable[Path]) -> pd.DataFrame:
 
 
 def kinds_of(configured: pd.DataFrame) -> pd.Series:
-    """The kind of each row: `plain`, or `batch`, `scale=row`, `grouped` and so on."""
+    """The kind of each row: `plain`, or `batch`, `scale=row`, `grouped`, `low-bit` and so on."""
     found: pd.Series = pd.Series(np.where(configured["batch"] > 1, "batch", ""), configured.index, "object")
+    found += np.where(_low_bit(configured), f" {LOW_BIT}", "")
     for name in ("scale", "fused"):
         found += np.where(configured[name] == NONE, "", f" {name}=" + configured[name])
     found += np.where(configured["groups"] == NONE, "", f" {GROUPED}")
@@ -110,12 +114,20 @@ def kinds_of(configured: pd.DataFrame) -> pd.Series:
 
 
 def groups_of(configured: pd.DataFrame) -> dict[str, _Bools]:
-    """The rows of each kind, plain ones first, and of all kinds with scale factors, with fused operations, in groups, and with a sparse B."""
-    kinds = kinds_of(configured)
+    """The rows of each kind, plain ones first, and of all kinds with scale factors of A and B, with fused operations, in groups, with a
+    sparse B, and with low-bit weights."""
+    kinds, low_bit = kinds_of(configured), _low_bit(configured)
     found = {kind: (kinds == kind).to_numpy() for kind in sorted(set(kinds), key=lambda kind: (kind != PLAIN, kind))}
     for group, name in (("scaled", "scale"), ("fused", "fused"), ("in groups", "groups"), ("sparse", "sparsity")):
         rows = (configured[name] != NONE).to_numpy()
+        if name == "scale":
+            rows = rows & ~low_bit
         found |= {group: rows} if rows.any() else {}
+    return found | ({LOW_BIT_WEIGHTS: low_bit} if low_bit.any() else {})
+
+
+def _low_bit(configured: pd.DataFrame) -> _Bools:
+    found: _Bools = configured["ab"].isin([str(ab) for ab in INPUT_TYPES if ab.low_bit_weights]).to_numpy()
     return found
 
 

@@ -55,8 +55,8 @@ def _fuses(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     fused, types = problem.fused, problem.types
     if fused is not Fusion.NONE and types.ab is _E.I8:
         return f"fuses no operations into products of i8: fused must be none, not {fused}"
-    if fused.activation is Activation.GELU and types.ab not in _EIGHT_BITS:
-        return f"fuses gelu into products of f8e4m3 only, not of {types.ab}"
+    if fused.activation is Activation.GELU and (types.ab not in _EIGHT_BITS or types.cd is not ElementType.BF16):
+        return f"fuses gelu into products of f8e4m3 with a D of bf16 only, not of {types}"
     return None
 
 

@@ -38,7 +38,7 @@ def table_rows(text: str, first: str) -> Iterator[dict[str, str]]:
 
 def test_a_dataset_is_found_by_name_with_all_of_its_files() -> None:
     assert NAMES == [
-        "both-times", "compare-cards", "cutlass-tuned", "domain", "domain-kernels", "domain-test", "hopper-f16", "learn-domain", "learn-quickstart", "paper-all-tiles", "paper-cutlass", "paper-cutlass-energy", "paper-tiled", "problem-kinds",
+        "both-times", "compare-cards", "cutlass-tuned", "domain", "domain-kernels", "domain-test", "hopper-f16", "learn-domain", "learn-quickstart", "low-bit", "paper-all-tiles", "paper-cutlass", "paper-cutlass-energy", "paper-tiled", "problem-kinds", "problem-kinds-groups", "problem-kinds-test",
     ]  # fmt: skip
     found = datasets.find("compare-cards")
     assert found.rows == 612

@@ -66,7 +66,7 @@ def why(text: str, capability: tuple[int, int] = (9, 0)) -> str | None:
         (
             "() 64 f16 nt fused=gelu sparsity=2:4",
             (9, 0),
-            "cusparselt fuses gelu into products of f8e4m3 only, not of f16",
+            "cusparselt fuses gelu into products of f8e4m3 with a D of bf16 only, not of f16:f16:f32",
         ),
         ("(split_mode=1) 64 f16 sparsity=2:4", (8, 0), "cusparselt needs split_k above 1 for a split_mode"),
         (

@@ -29,6 +29,14 @@ def test_each_row_is_of_one_kind() -> None:
     assert (groups["scaled"].sum(), groups["fused"].sum()) == (4 * 30, 3 * 30)
 
 
+def test_weights_of_fewer_bits_are_a_kind_and_their_factors_none_of_both() -> None:
+    low_bit = CONFIGURED.head(2).assign(ab=["f16i4", "f16"], scale=["none:1x128", "none"])
+    assert kinds_learned.kinds_of(low_bit).tolist() == ["low-bit scale=none:1x128", "plain"]
+    groups = kinds_learned.groups_of(low_bit)
+    assert groups["low-bit weights"].tolist() == [True, False]
+    assert "scaled" not in groups
+
+
 def test_every_kind_has_errors_of_time_and_power_beside_those_of_plain_rows() -> None:
     found = kinds_learned.figures(BATCHED_TYPE, CONFIGURED, ForestSettings(trees=8))
     figures = {(one["kind"], one["target"]): one for one in found}
