@@ -30,7 +30,7 @@ def test_each_row_is_of_one_kind() -> None:
 
 
 def test_weights_of_fewer_bits_are_a_kind_and_their_factors_none_of_both() -> None:
-    low_bit = CONFIGURED.head(2).assign(ab=["f16i4", "f16"], scale=["none:1x128", "none"])
+    low_bit = CONFIGURED.head(2).assign(ab=["f16i4", "f16"], scale=["none:1x128", "none"], fused="none", batch=1)
     assert kinds_learned.kinds_of(low_bit).tolist() == ["low-bit scale=none:1x128", "plain"]
     groups = kinds_learned.groups_of(low_bit)
     assert groups["low-bit weights"].tolist() == [True, False]
