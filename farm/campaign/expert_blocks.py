@@ -68,7 +68,7 @@ class GroupedBlock(ProblemBlock):
             for value in getattr(self, name):
                 variant = {name.removesuffix("s"): value}
                 try:
-                    Problem(Shape(1, 1, 1), self.types[0], groups=Groups.of([1]), **variant)
+                    Problem(Shape(1, 2, 2), self.types[0], groups=Groups.of([1]), **variant)
                 except BadGroups as error:
                     raise wrong_key(type(self), name, error.fields["why"]) from None
         return self

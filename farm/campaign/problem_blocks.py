@@ -254,7 +254,7 @@ class ShapedBlock(ListedBlock, BatchedBlock):
             variants = product(self.extents("m")[:2], self.layouts, self.batch.values[:2], self.scale, self.groups)
             for m, layout, batch, scale, groups in variants:
                 try:
-                    Problem(Shape(m, 1, 1), self.types[0], layout, batch=batch, scale=scale, groups=groups)
+                    Problem(Shape(m, 2, 2), self.types[0], layout, batch=batch, scale=scale, groups=groups)
                 except BadGroups as error:
                     raise wrong_key(type(self), "groups", str(error)) from None
         return self

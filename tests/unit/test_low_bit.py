@@ -107,6 +107,20 @@ def test_a_campaign_with_such_a_block_is_refused(block: str, why: str) -> None:
         loads(f"name: a\nproblems: {block}\nkernels: {{family: triton}}\n", name="a.yaml", owner="ann", limit=10_000)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        "{shapes: 8x64x64, groups: 4*2, KEYS}",
+        "{experts: 4, top_k: 2, tokens: 4, routing: balanced, weights: 64x64, KEYS}",
+    ],
+)
+def test_a_campaign_has_weights_of_4_bits_in_groups(block: str, layout: str) -> None:
+    block = block.replace("KEYS", f"types: f16i4, layouts: {layout}, scale: none:1x32")
+    one = loads(f"name: a\nproblems: {block}\nkernels: {{family: triton}}\n", name="a.yaml", owner="ann", limit=10_000)
+    assert one.size == 1
+
+
 def test_a_domain_draws_even_extents_alone() -> None:
     text = """name: a
 problems: {domain: {m: 1..64, n: 16..99, k: 16..99}, types: f16i4, layouts: [nt, nn]}
