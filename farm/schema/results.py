@@ -12,8 +12,16 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
+from farm.fusion import Fusion
 from farm.measurement import Measurement, Source
+from farm.scale import Scale
 from farm.schema.column import Column, ColumnType, Group
+from farm.sparsity import Sparsity
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
 
 _ORIGIN = (
     Column("id of the job; NULL in rows that were imported", name="job_id", type=ColumnType.BIGINT, nullable=True, exported=False, filterable=False),
@@ -29,7 +37,7 @@ _CONFIGURATION = (
     Column("kernel family", name="family"),
     Column('parameters of the kernel, as in `{"tile": 16}`', name="parameters", type=ColumnType.JSONB),
     Column("rows of C: C[m,n] = alpha · A[m,k] · B[k,n] + beta · C", name="m", type=ColumnType.BIGINT),
-    Column("columns of C", name="n", type=ColumnType.BIGINT),
+    Column("columns of B", name="n", type=ColumnType.BIGINT),
     Column("columns of A and rows of B", name="k", type=ColumnType.BIGINT),
     Column("element type of A and B", name="ab"),
     Column("element type of C", name="cd"),
@@ -38,15 +46,10 @@ _CONFIGURATION = (
     Column("factor of A · B", name="alpha", type=ColumnType.DOUBLE),
     Column("factor of C", name="beta", type=ColumnType.DOUBLE),
     Column("products in a batch, of equal shape", name="batch", type=ColumnType.BIGINT),
-    Column(
-        "scale factors of A and B: `none`, `tensor`, `row`, `1x128`, `1x128:128x128` or `128x128:1x128`", name="scale"
-    ),
-    Column(
-        "what follows the product: `none`, `bias`, `relu`, `gelu`, `silu`, `swiglu`, or a bias with one of them, as in `bias+gelu`",
-        name="fused",
-    ),
+    Column(f"scale factors of A and B: {_listed(Scale)}", name="scale"),
+    Column(f"what follows the product: {_listed(Fusion)}", name="fused"),
     Column("rows of each group, as in `16*8,3,0`; `none` where the product is not in groups", name="groups"),
-    Column("sparsity of B: `none` or `2:4`", name="sparsity"),
+    Column(f"sparsity of B: {_listed(Sparsity)}", name="sparsity"),
 )
 _DERIVED = {
     "settled_samples": (
