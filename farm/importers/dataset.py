@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from farm.db.imports import ImportedDevice, ImportedRow
 from farm.errors import BadRecording
 from farm.formatting import shortened
 from farm.fusion import Fusion
-from farm.gemm import ElementType, Layout
+from farm.gemm import INPUT_TYPES, OUTPUT_TYPES, Layout
 from farm.importers import files
 from farm.importers.formats import Importer
 from farm.importers.landing import Reader, Row, Table, check_name, imported_device, measurement_of, sha256_of
@@ -160,8 +159,9 @@ class DatasetReader(Reader[Dataset]):
 
 def _configuration(row: Mapping[str, Any]) -> Configuration:
     """The configuration of a row whose columns have the right types. Raises `ValueError` or `FarmError`."""
-    for name in ("ab", "cd", "acc"):
-        _one_of(row, name, ElementType, "an element type")
+    _one_of(row, "ab", INPUT_TYPES, "an element type of A and B")
+    _one_of(row, "cd", OUTPUT_TYPES, "an element type of C and D")
+    _one_of(row, "acc", OUTPUT_TYPES, "an element type of accumulators")
     _one_of(row, "layout", Layout, "a layout")
     for name, known, what in (
         ("scale", Scale, "the name of scale factors"),
@@ -178,7 +178,7 @@ def _configuration(row: Mapping[str, Any]) -> Configuration:
     return Configuration.from_columns({**row, "parameters": parameters})
 
 
-def _one_of(row: Mapping[str, Any], name: str, known: type[StrEnum], what: str) -> None:
+def _one_of(row: Mapping[str, Any], name: str, known: Iterable[str], what: str) -> None:
     if row[name] not in set(known):
         raise ValueError(f"{name} is {shortened(repr(row[name]))}, which is not {what}: use one of {', '.join(known)}")
 
