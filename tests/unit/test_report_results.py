@@ -159,6 +159,18 @@ def test_a_roofline_has_every_configuration_and_the_roofs_of_the_card() -> None:
     assert "The roof is that of the H200 SXM" in chart.message
 
 
+def test_a_sparse_b_has_the_roof_of_sparse_tensor_cores() -> None:
+    dense = row("cublaslt() 4096x4096x4096 bf16 nt", 0.2)
+    sparse = row("cusparselt() 4096x4096x4096 bf16 nt sparsity=2:4", 0.12)
+    charts = rooflines.rooflines(results_of(dense, sparse))
+    assert {chart.title: chart.series[1].name for chart in charts} == {
+        "Roofline of nvidia-h200, bf16:bf16:f32": "computing: 989 TFLOP/s",
+        "Roofline of nvidia-h200, bf16:bf16:f32 sparsity=2:4": "computing: 1,979 TFLOP/s",
+    }
+    assert sizes.sizes(results_of(sparse))[0].series[0].name == "at the H200 SXM's peak, 1,979 TFLOP/s"
+    assert not any(series.reference for series in sizes.sizes(results_of(dense, sparse))[0].series)
+
+
 def test_a_card_that_nobody_knows_has_no_roof_and_it_is_said() -> None:
     (chart,) = rooflines.rooflines(results_of(tiled(8, 1.0, device_type="unheard-of")))
     assert [one.reference for one in chart.series] == [False]

@@ -6,28 +6,34 @@ import numpy as np
 
 from farm.charts.chart import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Ints
-from farm.formatting import counted
+from farm.formatting import counted, scalars_text
 from farm.gemm import ElementType
 from farm.gpus import Gpu
 from farm.report.figures.points import percent, series_of, shading_of, thinned
 from farm.report.result_points import Results
+from farm.sparsity import Sparsity
 
 
 def rooflines(results: Results) -> list[Chart]:
-    """One for each device type and element types, those with the most configurations first."""
+    """One for each device type, element types and sparsity, those with the most configurations first."""
+    sparsity = np.array([str(problem.sparsity) for problem in results.problems])[results.problem]
     groups = [
-        (kind, types, points)
+        (kind, types, each, points)
         for kind in range(len(results.types))
         for types in range(len(results.element_types))
-        if len(points := np.flatnonzero((results.type == kind) & (results.element_type == types)))
+        for each in Sparsity
+        if len(
+            points := np.flatnonzero((results.type == kind) & (results.element_type == types) & (sparsity == str(each)))
+        )
     ]
-    return [_roofline(results, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[2])))]
+    return [_roofline(results, *group) for group in sorted(groups, key=lambda group: (group[0], -len(group[3])))]
 
 
-def _roofline(results: Results, kind: int, types: int, points: Ints) -> Chart:
+def _roofline(results: Results, kind: int, types: int, sparsity: Sparsity, points: Ints) -> Chart:
     card = results.cards[kind]
     device_type, element_types = results.types[kind], results.element_types[types]
-    peak = None if card is None else card.peak_tflops(ElementType(element_types.split(":")[0]))
+    peak = None if card is None else card.peak_tflops(ElementType(element_types.split(":")[0]), sparsity)
+    element_types += scalars_text(1, 0, sparsity=str(sparsity))
     drawn, remark = thinned(points, np.flatnonzero(results.fastest))
     fastest = points[int(np.argmax(results.tflops[points]))]
     reached = results.tflops[points] / results.roof_tflops[points]

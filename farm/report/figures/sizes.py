@@ -7,7 +7,6 @@ import numpy as np
 from farm.charts.chart import Axis, Chart, Dashes, Scale, Series, number, slug
 from farm.compare.statistics import Floats, Ints
 from farm.formatting import counted
-from farm.gemm import ElementType
 from farm.report.figures.points import series_of, shading_of, thinned
 from farm.report.result_points import Results
 
@@ -52,11 +51,12 @@ def _against_size(results: Results, kind: int, points: Ints, quantity: str, unit
 
 
 def _at_peak(results: Results, kind: int, gflop: Floats) -> tuple[Series, ...]:
-    """The time at the card's peak, where all points have the same element types."""
-    card = results.cards[kind]
-    if card is None or len(results.element_types) != 1:
+    """The time at the card's peak, where all points have the same element types and sparsity."""
+    card, multiplied = results.cards[kind], {(problem.types, problem.sparsity) for problem in results.problems}
+    if card is None or len(multiplied) != 1:
         return ()
-    peak = card.peak_tflops(ElementType(results.element_types[0].split(":")[0]))
+    ((types, sparsity),) = multiplied
+    peak = card.peak_tflops(types.ab, sparsity)
     if peak is None:
         return ()
     ends = np.array([gflop.min(), gflop.max()])
