@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from farm.forest.card import Card
-from farm.forest.columns import Configurations
-from farm.forest.physics import compulsory_bytes, flops_of
+from farm.forest.columns import IS_SPARSE, Configurations
+from farm.forest.physics import SPARSE_SPEED_UP, compulsory_bytes, flops_of
 from farm.gemm import INPUT_TYPES, ElementType
 from farm.gpus import Gpu, find_gpu
 from trainer.table import vocabulary_of
@@ -56,8 +56,9 @@ def card_of_gpu(device_type: str, gpu: Gpu, measured: Mapping[str, float] | None
 
 
 def _best_rates(rows: Configurations, runtime_ms: np.ndarray) -> dict[str, float]:
-    """The largest flops per ms of each type of A and B."""
-    rates, types = flops_of(rows) / runtime_ms, rows.texts["ab"]
+    """The largest flops per ms of each type of A and B, with a dense B."""
+    dense = np.where(rows[IS_SPARSE] > 0, 1 / SPARSE_SPEED_UP, 1.0)
+    rates, types = flops_of(rows) * dense / runtime_ms, rows.texts["ab"]
     return {ab: float(rates[types.codes == code].max()) for code, ab in enumerate(types.values)}
 
 

@@ -17,7 +17,7 @@ from farm.registry import predict
 from farm.registry.loaded_model import Model
 from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, kinds_table
-from trainer.cards import card_of_gpu
+from trainer.cards import card_of, card_of_gpu
 from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, table_hash, types_of, vocabulary_of
 
@@ -51,6 +51,14 @@ def test_traffic_is_that_of_the_problem_and_computing_takes_half_as_long() -> No
     work = Work.of(vocabulary.read(rows.drop(columns="parameters")), card_of_gpu(BATCHED_TYPE, gpu))
     assert work.bytes.tolist() == [float(line.problem.bytes) for line in lines]
     assert work.compute_ms[0] == work.compute_ms[1] / 2
+
+
+def test_the_peak_that_rows_of_a_sparse_b_show_is_that_of_a_dense_one() -> None:
+    lines = [one("2048x4096x4096", ""), one("2048x4096x4096", SPARSE)]
+    rows = pd.DataFrame([line.columns() | {"runtime_ms": ms} for line, ms in zip(lines, (1.0, 0.5), strict=True)])
+    vocabulary = vocabulary_of(configurations(kinds_table(["", SPARSE], shapes=2)))
+    card = card_of("some-card", rows, vocabulary.read(rows.drop(columns="parameters")))
+    assert card.flops_per_ms["f8e4m3"] == lines[0].problem.flops
 
 
 def test_versions_of_before_answer_as_before_and_refuse_it(tmp_path: Path) -> None:
