@@ -132,7 +132,9 @@ def test_an_export_of_ones_own_is_replayed_with_all_that_it_recorded(folder: Pat
 def test_every_dataset_is_replayed_whole_and_what_is_printed_next_works(folder: Path, name: str) -> None:
     said = replay(folder, name).stdout
     status = ask(folder, "status", name)
-    assert {state: n for state, n in status["counts"].items() if n} == {"done": SHIPPED[name].rows}
+    # Jobs that the card refused are invalid here too; tests/unit/test_datasets.py counts them.
+    ended = {state: n for state, n in status["counts"].items() if n and state != "invalid"}
+    assert ended == {"done": SHIPPED[name].rows}
     assert status["duty"] == []
     details = [row["details"] for row in ask(folder, "results", "--campaign", name, "--limit", "50")]
     assert all("waves" in one for one in details)

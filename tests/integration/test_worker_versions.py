@@ -73,7 +73,7 @@ LED = "UPDATE leadership SET expires_at = now() + interval '1 hour', host = 'her
 UNREADABLE = {
     "UPDATE configurations SET family = 'tomorrow'": "does not know the kernel family 'tomorrow'",
     'UPDATE configurations SET parameters = \'{"threads": 1, "streams": 2}\'': "cannot read the kernel: blas has no parameter 'streams'",
-    "UPDATE configurations SET ab = 'f4'": "cannot read the job: ValueError: 'f4' is not a valid ElementType",
+    "UPDATE configurations SET ab = 'f6'": "cannot read the job: ValueError: 'f6' is not a valid ElementType",
     "UPDATE configurations SET layout = 'zz'": "cannot read the job: ValueError: 'zz' is not a valid Layout",
     "UPDATE campaigns SET rules = rules || '{\"cool\": true}'": "cannot read the measuring rules:",
 }

@@ -254,7 +254,7 @@ def test_a_recording_says_what_it_knows_of_power_device_and_kernel(tmp_path: Pat
 
 
 def test_a_recording_says_which_batch_scale_factors_and_fused_operations_a_problem_has(tmp_path: Path) -> None:
-    added = {"batch": 8, "scale": "row", "fused": "bias+relu", "groups": "none"}
+    added = {"batch": 8, "scale": "row", "fused": "bias+relu", "groups": "none", "sparsity": "none"}
     ((found,), _) = read_recording(recorded(tmp_path / "r.parquet", COLUMNS | added))
     assert added_columns(found.problem) == added
 
