@@ -24,7 +24,14 @@ ELEMENTS = {0: E.F32, 2: E.F16, 14: E.BF16, 28: E.F8E4M3, 3: E.I8, 10: E.I32}
 
 
 class LtError(Exception):
-    pass
+    """As that of the bindings, whose text has the number of the status alone."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        super().__init__(f"cuSPARSELtError ({status})")
+
+
+NOT_INITIALIZED, ARCH_MISMATCH, EXECUTION_FAILED, NOT_SUPPORTED = 1, 4, 6, 10
 
 
 class Sparsity(IntEnum):
@@ -118,7 +125,7 @@ class FakeSparseLt:
 
     def matmul_alg_get_attribute(self, _: int, selection: int, name: str, address: int, size: int) -> None:
         if name in self.lacking:
-            raise LtError("NOT_SUPPORTED (10)")
+            raise LtError(NOT_SUPPORTED)
         at_address(address, 1, np.int32)[0] = self.described[selection].attributes[name]
         assert size == 4
 

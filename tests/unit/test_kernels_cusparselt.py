@@ -15,8 +15,16 @@ from farm.kernels import FAMILIES, Configuration
 from farm.services.doctor import machine
 from farm.services.doctor.check import CheckState
 from farm.settings import settings
-from support.fake_cuda import FakeCupy, at_address
-from support.fake_cusparselt import FakeSparseLt, LtError, install
+from support.fake_cuda import FakeCupy, OutOfMemoryError, at_address
+from support.fake_cusparselt import (
+    ARCH_MISMATCH,
+    EXECUTION_FAILED,
+    NOT_INITIALIZED,
+    NOT_SUPPORTED,
+    FakeSparseLt,
+    LtError,
+    install,
+)
 from support.quick import QUICK, assert_wide_product
 from workers.devices.cuda import CudaDevice
 from workers.kernels.base import CardContext, Placement
@@ -171,16 +179,41 @@ def test_parameters_choose_the_algorithm(lt: FakeSparseLt, cupy: FakeCupy) -> No
 
 
 def test_what_the_library_refuses_is_invalid_and_what_fails_is_not(lt: FakeSparseLt, cupy: FakeCupy) -> None:
-    lt.error = LtError("NOT_SUPPORTED (10): operation not supported")
+    lt.error = LtError(NOT_SUPPORTED)
     wanted = (
         "cusparselt supports no f16:f16:f32 with layout nt and the shape 64x64x64 in batches of 3 with fused=relu by"
     )
-    with pytest.raises(InvalidOnDevice, match=re.escape(wanted)):
+    with pytest.raises(InvalidOnDevice, match=rf"{re.escape(wanted)} .* here \(CUSPARSE_STATUS_NOT_SUPPORTED\)"):
         bound(cupy, f"cusparselt() 64x64x64 f16 nt batch=3 fused=relu {SPARSE}")
     assert lt.alive == 1  # the handle
-    lt.error = LtError("EXECUTION_FAILED (6)")
+    lt.error = LtError(EXECUTION_FAILED)
     with pytest.raises(LtError):
         bound(cupy, f"cusparselt() 64x64x64 f16 nt {SPARSE}")
+
+
+def test_a_card_that_the_library_refuses_is_invalid(lt: FakeSparseLt, cupy: FakeCupy) -> None:
+    lt.missing = LtError(ARCH_MISMATCH)
+    with pytest.raises(InvalidOnDevice, match=r"no GPU of this kind \(CUSPARSE_STATUS_ARCH_MISMATCH\)"):
+        bound(cupy, f"cusparselt() 64x64x64 f16 nt {SPARSE}")
+    lt.missing = LtError(NOT_INITIALIZED)
+    with pytest.raises(LtError):
+        bound(cupy, f"cusparselt() 64x64x64 f16 nt {SPARSE}")
+
+
+def test_nothing_of_the_library_is_left_where_there_is_no_memory_for_its_workspace(
+    lt: FakeSparseLt, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = cupy.empty
+
+    def without_room_for_the_workspace(count: int, dtype: Any) -> Any:
+        if count == lt.matmul_get_workspace():
+            raise OutOfMemoryError
+        return empty(count, dtype)
+
+    monkeypatch.setattr(cupy, "empty", without_room_for_the_workspace)
+    with pytest.raises(OutOfMemoryError):
+        bound(cupy, f"cusparselt() 64x64x64 f16 nt {SPARSE}")
+    assert lt.alive == 1  # the handle
 
 
 def test_a_host_without_the_library_says_so(lt: FakeSparseLt, cupy: FakeCupy) -> None:

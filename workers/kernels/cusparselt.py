@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from farm.errors import InvalidOnDevice
-from farm.fusion import Activation
+from farm.fusion import Activation, Fusion
 from farm.gemm import ElementType, Problem
 from farm.installing import INSTALL
 from farm.kernels import Configuration
@@ -40,6 +40,14 @@ _SEGMENTS = -1
 """The value of SPLIT_K that means segments of k."""
 
 _ACTIVATIONS = {Activation.RELU: "ACTIVATION_RELU", Activation.GELU: "ACTIVATION_GELU"}
+_REFUSALS = {
+    3: "CUSPARSE_STATUS_INVALID_VALUE",
+    4: "CUSPARSE_STATUS_ARCH_MISMATCH",
+    8: "CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED",
+    10: "CUSPARSE_STATUS_NOT_SUPPORTED",
+}
+"""Numbers of cusparseStatus_t (cusparse.h). The text of an error of the bindings has the number alone."""
+
 _CHOICE = ("CONFIG_ID", "SPLIT_K", "SPLIT_K_MODE", "SPLIT_K_BUFFERS")
 """The attributes of cusparseLtMatmulAlgAttribute_t that a row keeps."""
 
@@ -77,7 +85,8 @@ class _Library:
         self.cp = card.cp
         try:
             self.lt: Any = importlib.import_module("nvmath.bindings.cusparseLt")
-            self.handle = self.lt.init()
+            with _supported(self.lt, "GPU of this kind"):
+                self.handle = self.lt.init()
         except (ImportError, RuntimeError, OSError) as error:
             raise InvalidOnDevice(
                 why=f"cusparselt needs nvmath-python and cuSPARSELt, which cannot be loaded here ({_first_line(error)}). "
@@ -130,20 +139,23 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _supported(lt: Any, configuration: Configuration) -> Iterator[None]:
-    """Names a configuration that the library refuses."""
+def _supported(lt: Any, what: str) -> Iterator[None]:
+    """Raises `InvalidOnDevice` if the library refuses it."""
     try:
         yield
     except lt.cuSPARSELtError as error:
-        if not any(name in str(error) for name in ("NOT_SUPPORTED", "INVALID_VALUE", "ARCH_MISMATCH")):
+        name = _REFUSALS.get(error.status)
+        if name is None:
             raise
-        problem = configuration.problem
-        more = "" if problem.batch == 1 else f" in batches of {problem.batch}"
-        more += "" if problem.fused == "none" else f" with fused={problem.fused}"
-        raise InvalidOnDevice(
-            why=f"cusparselt supports no {problem.types} with layout {problem.layout} and the shape {problem.shape}{more} "
-            f"by {configuration.kernel} here ({_first_line(error)})"
-        ) from None
+        raise InvalidOnDevice(why=f"cusparselt supports no {what} ({name})") from None
+
+
+def _named(configuration: Configuration) -> str:
+    """A configuration in messages."""
+    problem = configuration.problem
+    more = "" if problem.batch == 1 else f" in batches of {problem.batch}"
+    more += "" if problem.fused is Fusion.NONE else f" with fused={problem.fused}"
+    return f"{problem.types} with layout {problem.layout} and the shape {problem.shape}{more} by {configuration.kernel} here"
 
 
 class _Plan:
@@ -220,14 +232,14 @@ class _BoundCusparseLt:
         self._matrices: list[int] = []
         self._plans: list[_Plan] = []
         try:
-            with _supported(lt, configuration):
+            with _supported(lt, _named(configuration)):
                 self._describe(configuration)
                 self._compress(problem)
+            plan = self._plans[0]
+            self._workspace = library.cp.empty(max(1, plan.workspace_bytes), np.uint8)
         except BaseException:
             self.close()
             raise
-        plan = self._plans[0]
-        self._workspace = library.cp.empty(max(1, plan.workspace_bytes), np.uint8)
         self._workspace_at = int(self._workspace.data.ptr)
         # Parts of the sum may be added up in the type of D.
         self.roundings = max(1, plan.choice["split_k"] or 1)
