@@ -76,7 +76,7 @@ class Binary:
     template: Template
     arch: str  # as nvcc names it, sm_90a
     definitions: tuple[tuple[str, str], ...]  # macros, in the order of their names
-    label: str  # one line for people: what is compiled in
+    label: str = field(compare=False)  # one line for people: what is compiled in
 
     @property
     def options(self) -> tuple[str, ...]:

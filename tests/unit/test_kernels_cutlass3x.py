@@ -358,6 +358,12 @@ def test_a_narrow_b_is_compiled_in_and_how_many_elements_share_a_factor_is_not()
     groups = definitions("f16i4 nt scale=none:1x128")
     assert (groups["TYPE_A"], groups["TYPE_B"], groups["NARROW"]) == ("cutlass::half_t", "cutlass::int4b_t", "2")
     assert definitions("f16i4 nt scale=none:row") == groups
+    one, other = (
+        Configuration.parse(f"cutlass3x(swap=1) 512 f16i4 nt scale={scale}").binary(H200)
+        for scale in ("none:row", "none:1x64")
+    )
+    assert len({one, other}) == 1  # it is compiled once
+    assert str(one) == str(other)
     assert definitions("f16i4 nt") == groups | {"NARROW": "1"}
     assert definitions("f16 nt batch=2")["NARROW"] == "0"
 

@@ -102,6 +102,7 @@ def _definitions(problem: Problem) -> dict[str, str | int]:
 def _words(problem: Problem) -> Iterator[str]:
     yield "groups" if problem.groups is not None else "batches"
     if problem.scale is not Scale.NONE:
-        yield f"scale {problem.scale}"
+        # How many elements share a factor of B alone is given at the launch.
+        yield "factors of B" if problem.scale.of_weights else f"scale {problem.scale}"
     if problem.fused is not Fusion.NONE:
         yield f"fused {problem.fused}"
