@@ -172,8 +172,9 @@ def call_of(torch: Any, problem: Problem) -> Callable[..., Any]:
     if problem.groups is not None:
         return lambda a, b, ends, of_a, of_b: torch._scaled_grouped_mm(a, b, of_a, of_b, offs=ends, out_dtype=out)
     if problem.sparsity is Sparsity.TWO_OF_FOUR:
-        # The transposed product, whose result lies as D does.
-        return lambda a, b: torch._cslt_sparse_mm(b, a.t(), out_dtype=out, transpose_result=True, alg_id=0)
+        # The transposed product, whose result lies as D does. Of 16-bit operands D has their type, and none may be given.
+        given = None if problem.types.ab == problem.types.cd else out
+        return lambda a, b: torch._cslt_sparse_mm(b, a.t(), out_dtype=given, transpose_result=True, alg_id=0)
     if problem.scale.of_a is not None:
         return lambda a, b, of_a, of_b: torch._scaled_mm(a, b, scale_a=of_a, scale_b=of_b, out_dtype=out)
     if problem.fused.activation is None:

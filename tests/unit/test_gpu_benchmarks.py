@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -404,6 +405,19 @@ def test_every_kind_of_problem_exists_on_hopper(kind: str) -> None:
         columns = runnable[0].columns()
         added = [name for name, value in ADDED_COLUMNS.items() if columns[name] != value]
         assert added in ([{"sparse": "sparsity"}.get(kind, kind)], ["scale", "groups"])
+
+
+@pytest.mark.parametrize(("types", "wanted"), [("bf16", None), ("f8e4m3", "bfloat16")])
+def test_pytorch_is_told_the_type_of_a_sparse_product_in_8_bits_alone(types: str, wanted: str | None) -> None:
+    """It refuses one with 16-bit operands."""
+    given: list[object] = []
+    torch = SimpleNamespace(
+        **{name: name for name in ("float32", "float16", "bfloat16", "float8_e4m3fn")},
+        _cslt_sparse_mm=lambda b, a, *, out_dtype, transpose_result, alg_id: given.append(out_dtype),
+    )
+    problem = Configuration.parse(f"cusparselt() 64x4096x4096 {types} nt sparsity=2:4").problem
+    kinds.call_of(torch, problem)(SimpleNamespace(t=lambda: None), None)
+    assert given == [wanted]
 
 
 def test_only_times_of_the_same_kernel_must_agree() -> None:
