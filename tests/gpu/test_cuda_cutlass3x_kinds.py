@@ -1,4 +1,4 @@
-"""CUTLASS 3.x kernels on a Hopper card: batches, fused operations, scale factors and groups."""
+"""CUTLASS 3.x kernels on a Hopper card: batches, fused operations, scale factors, groups, and weights of few bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from support.quick import QUICK, assert_wide_product, launched_again, supported
 from workers.devices.cuda import CudaDevice
 from workers.measure.verify import error_bound
 
-CONFIGURATIONS = list(load(Path(__file__).with_name("cutlass3x_kinds.yaml"), limit=10_000).expand())
+CONFIGURATIONS = [
+    configuration
+    for name in ("cutlass3x_kinds", "cutlass3x_mixed")
+    for configuration in load(Path(__file__).with_name(f"{name}.yaml"), limit=10_000).expand()
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +45,9 @@ def test_results_are_those_of_a_wide_product(
         "cutlass3x() 528x400x272 f16 nt batch=3",
         "cutlass3x() 528x400x400 bf16 nt groups=0,64,0*2,136,4,0,324",
         "cutlass3x(tile_k=128) 528x400x1040 f8e4m3 nt scale=1x128:128x128",
+        "cutlass3x(swap=1) 1x4096x4096 bf16i4 nt scale=none:1x128",
+        "cutlass3x(swap=1) 16x4096x4096 bf16i4 nt scale=none:1x128",
+        "cutlass3x(swap=1) 4096x4096x4096 bf16i4 nt scale=none:1x128",
     ],
 )
 def test_a_row_has_what_was_launched(device: CudaDevice, built: Mapping[Binary, str | None], text: str) -> None:
