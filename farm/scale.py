@@ -35,6 +35,9 @@ def _factors(blocks: Blocks | None, lines: int, k: int) -> int:
     return 0 if blocks is None else math.prod(blocks.counts(lines, k))
 
 
+PADDED = 4
+"""Factors of `128x128` are stored with room for a multiple of this along k, as cuBLASLt reads them."""
+
 _BLOCKS = {
     "tensor": Blocks(None, None),
     "row": Blocks(1, None),

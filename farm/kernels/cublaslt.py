@@ -36,7 +36,7 @@ def _types_known(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Re
     if t.ab is _E.F8E5M2:
         return "multiplies f8e5m2 by f8e4m3 only (f8e5m2e4m3 and f8e4m3e5m2), not by f8e5m2"
     if t.ab not in _TYPES:
-        return f"does not compute {t.ab}: A and B have elements of the same size"
+        return f"does not compute {t.ab}: A and B must have elements of the same size"
     return computes(t, _TYPES[t.ab])
 
 

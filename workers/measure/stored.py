@@ -3,7 +3,7 @@
 The matrices of a batch follow each other, and so do the matrices B of groups. The rows of groups follow each other in one A, C and D.
 
 Factors of blocks lie as cuBLASLt reads them: those of `1x128` by blocks along k, with the lines of a block contiguous, and those
-of `128x128` by blocks of lines, each with room for a multiple of 4 blocks along k. Where A has groups of rows, its factors of
+of `128x128` by blocks of lines, each with room for a multiple of `PADDED` blocks along k. Where A has groups of rows, its factors of
 `1x128` are those of the first group, then those of the second, and so on: a library reads each group as a product of its own.
 """
 
@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from farm.gemm import Problem
-from farm.scale import Blocks
-
-PADDED = 4
-"""Blocks of `128x128` along k start at multiples of this."""
+from farm.scale import PADDED, Blocks
 
 
 def stored_shapes(problem: Problem) -> dict[str, tuple[int, int, int]]:

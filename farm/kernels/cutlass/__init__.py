@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
-from farm.fusion import Fusion
 from farm.gemm import Problem
 from farm.kernels.cutlass import building, fitting
-from farm.kernels.cutlass.binaries import ACTIVATIONS, TEMPLATE, UNIVERSAL, binary_of
+from farm.kernels.cutlass.binaries import FUSIONS, TEMPLATE, UNIVERSAL, binary_of
 from farm.kernels.cutlass.point import Point
 from farm.kernels.family import KernelFamily, Parameter, Reason
 from farm.kernels.rules import whole_scalars
@@ -65,5 +64,5 @@ CUTLASS = KernelFamily(
     templates=(TEMPLATE, UNIVERSAL),
     binary=binary_of,
     batched=True,
-    fusions=tuple(fused for fused in Fusion if fused.activation in ACTIVATIONS and not fused.gated),
+    fusions=FUSIONS,
 )

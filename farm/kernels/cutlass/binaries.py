@@ -41,6 +41,9 @@ ACTIVATIONS = {
 }
 """CUTLASS's functors. Its `GELU_taylor` is the approximation by tanh, and `GELU` is not."""
 
+FUSIONS = tuple(fused for fused in Fusion if fused.activation in ACTIVATIONS and not fused.gated)
+"""What the templates of both families fuse."""
+
 CPP = {
     _E.F64: "double",
     _E.F32: "float",

@@ -26,7 +26,7 @@ def types_exist(p: Point) -> Reason:
     if t.ab in EIGHT_BIT_FLOATS:
         return f"does not compute {t.ab}: CUTLASS 2.x multiplies 8-bit floats on compute capability 8.9 alone"
     if t.ab not in TYPES_OF_CUDA:
-        return f"does not compute {t.ab}: A and B have elements of the same type"
+        return f"does not compute {t.ab}: A and B must have elements of the same type"
     reason = computes(t, TYPES_OF_CUDA[t.ab]) or has_type(t.ab, _FIRST_CAPABILITY[t.ab], p.capability)
     if reason is not None:
         return reason

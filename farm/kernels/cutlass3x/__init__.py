@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from farm.devices import DeviceKind, DeviceTraits
-from farm.fusion import Fusion
 from farm.gemm import Problem
+from farm.kernels.cutlass.binaries import FUSIONS
 from farm.kernels.cutlass3x import building, fitting
 from farm.kernels.cutlass3x.binaries import KINDS, TEMPLATE, binary_of
 from farm.kernels.cutlass3x.point import Point
@@ -76,8 +76,5 @@ CUTLASS3X = KernelFamily(
     batched=True,
     grouped=True,
     scales=tuple(Scale),
-    fusions=(
-        *(Fusion.NONE, Fusion.BIAS, Fusion.RELU, Fusion.GELU, Fusion.SILU),
-        *(Fusion.BIAS_RELU, Fusion.BIAS_GELU, Fusion.BIAS_SILU),
-    ),
+    fusions=FUSIONS,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from farm.kernels.cutlass3x.point import BLOCK_K, FACTOR_BYTES, SHARED_BYTES, TMA_BYTES, Epilogue, Point
 from farm.kernels.family import Reason
+from farm.scale import PADDED
 
 _REGISTERS = 232
 """Registers of a thread that multiplies (MmaRegisterRequirement of the persistent kernels)."""
@@ -15,8 +16,6 @@ _MAX_BLOCKS_Y = 65535
 """Blocks of a grid along y, and along z: CUDA C++ Programming Guide, technical specifications."""
 _MANY_FACTORS = 32
 """Of a tile (ScaleTmaThreshold, sm90_mma_tma_gmma_ss_warpspecialized_fp8_blockwise_scaling.hpp)."""
-_PADDED = 4
-"""Factors of 128x128 blocks along k are stored with room for a multiple of this."""
 
 
 def registers_suffice(p: Point) -> Reason:
@@ -88,9 +87,9 @@ def factors_can_be_read(p: Point) -> Reason:
                 f"{TMA_BYTES // FACTOR_BYTES}, not {lines}"
             )
         blocks = -(-shape.k // BLOCK_K)
-        if p.grouped and operand.lines > 1 and blocks % _PADDED:
+        if p.grouped and operand.lines > 1 and blocks % PADDED:
             return (
-                f"reads the factors of {operand.name} for groups where k has a multiple of {_PADDED} blocks of {BLOCK_K}, "
+                f"reads the factors of {operand.name} for groups where k has a multiple of {PADDED} blocks of {BLOCK_K}, "
                 f"not {blocks}"
             )
     return None

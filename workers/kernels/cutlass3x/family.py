@@ -56,7 +56,7 @@ class _BoundCutlass3x:
         self._shares: dict[str, float] = {}
         places = [0] * placement.sets
         if problem.groups is not None:
-            self._shares = {"useful_share": problem.shape.m / (rows * of_rows)}
+            self._shares = {"useful_share": problem.groups.useful_share(rows)}
             swap, indexes = bool(parameters["swap"]), range(placement.sets)
             tables = np.stack([group_table(problem.groups, placement, index, swap=swap) for index in indexes])
             self._tables = card.cp.asarray(tables)
