@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from farm.campaign import Campaign, loads
-from farm.errors import CampaignFileError, ElementNotWritten, WrongResult
+from farm.errors import CampaignFileError, ElementNotWritten, InvalidOnDevice, WrongResult
 from farm.fusion import Fusion
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.groups import Groups
@@ -122,6 +122,21 @@ WRONG: dict[str, Gate] = {
     "columns of gate and up alternate": lambda p: silu(p[..., ::2]) * p[..., 1::2],
     "up of the next matrix": changed(lambda gate, up: silu(gate) * np.roll(up, -1, axis=0)),
 }
+
+
+@pytest.mark.parametrize(
+    ("types", "scale", "k"), [("f16", "none", 24562), ("f16f4", "none:row", 3824), ("f16i4", "none:1x128", 1522)]
+)
+def test_results_that_do_not_fit_into_f16_are_refused_from_a_k_on(types: str, scale: str, k: int) -> None:
+    """The values of k are those of docs/problems.md."""
+    assert result_scale(problem(Shape(16, 64, k), types, scale=scale)) > 0
+    given = problem(Shape(16, 64, k + 2), types, scale=scale)
+    with pytest.raises(
+        InvalidOnDevice, match=r"f16 ends at 65504; fill A with smaller numbers, as in a=uniform\*0\.01"
+    ):
+        result_scale(given)
+    for rules in ("a=uniform*0.1", "a=uniform*0.01"):
+        assert result_scale(given, operand_rules(rules)) > 0
 
 
 @pytest.mark.parametrize("name", WRONG)

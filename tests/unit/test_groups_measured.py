@@ -28,6 +28,7 @@ from workers.devices.cuda import CudaDevice
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
 from workers.kernels import tiled
 from workers.kernels.base import CpuKernel, Placement
+from workers.kernels.group_offsets import group_offsets
 from workers.kernels.group_tiles import group_tiles
 from workers.kernels.tiled import TiledKernel
 from workers.measure import verify as verifying
@@ -130,6 +131,24 @@ def test_the_operands_of_a_group_are_those_of_a_product(cupy: FakeCupy, scale: s
         written += count
     assert written == len(whole.d) == sum(SIZES)
     assert np.array_equal(np.asarray(whole.d[:, 0]), np.repeat(range(len(SIZES)), SIZES))
+
+
+@pytest.mark.parametrize(
+    ("types", "layout", "scale", "fused"),
+    [("f16i4", "nn", "none:1x32", "swiglu"), ("f8e4m3", "nt", "1x128:128x128", "none"), ("f32", "nt", "row", "relu")],
+)
+def test_offsets_of_groups_lead_to_their_operands(types: str, layout: str, scale: str, fused: str) -> None:
+    given = problem(types, layout, n=140, k=300, scale=scale, fused=fused)
+    whole, parts = operands_of(given), [*given.groups.with_rows()]  # type: ignore[union-attr]
+    firsts = np.array([rows.start for _, rows in parts], np.uint64)
+    numbers = np.array([number for number, _ in parts], np.uint64)
+    a, b, _, d, a_factors, b_factors = group_offsets(given, firsts, numbers)
+    ones = [whole.group(*part) for part in parts]
+    for name, offsets in {"a": a, "b": b, "d": d, "a_factors": a_factors, "b_factors": b_factors}.items():
+        start = getattr(whole, name)
+        if start is not None:
+            found = [getattr(one, name).ctypes.data - start.ctypes.data for one in ones]
+            assert offsets.tolist() == found, name
 
 
 def test_a_file_fills_no_matrices_of_groups(tmp_path: Path) -> None:

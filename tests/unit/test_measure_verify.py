@@ -351,7 +351,7 @@ def test_sums_of_integers_are_exact_in_float32_and_float16() -> None:
 def test_operands_whose_results_overflow_are_refused_before_anything_runs() -> None:
     given_problem = problem(Shape(64, 64, 64), "f16")
     with pytest.raises(
-        InvalidOnDevice, match=r"operands of uniform\*1000 make .* f16 ends at 65504; use a smaller scale"
+        InvalidOnDevice, match=r"operands of uniform\*1000 make .* f16 ends at 65504; fill A with smaller numbers"
     ):
         result_scale(given_problem, operand_rules("uniform*1000"))
     assert result_scale(problem(Shape(64, 64, 64), "bf16"), operand_rules("uniform*1000")) > 1e6

@@ -16,7 +16,7 @@ def group_offsets(problem: Problem, firsts: NDArray[np.uint64], numbers: NDArray
     s, types = problem.shape, problem.types
     of_a, of_b = Factors.of_a(problem), Factors.of_b(problem)
     factor = problem.scale.factor_bytes
-    by_row = (s.k * types.ab.bytes, s.n * types.cd.bytes, (of_a.inner if of_a else 0) * factor)
+    by_row = (s.k * types.ab.bytes, problem.columns_of_d * types.cd.bytes, (of_a.inner if of_a else 0) * factor)
     by_group = (s.k * s.n * types.ab.of_b.bits // 8, math.prod(of_b.stored[1:]) * factor if of_b else 0)
     a, c, a_factors = (firsts * np.uint64(step) for step in by_row)
     b, b_factors = (numbers * np.uint64(step) for step in by_group)

@@ -183,7 +183,7 @@ def _check_fits(rules: OperandRules, largest_of: Mapping[ElementType, float]) ->
         if largest > limits.get(kind, math.inf):
             raise InvalidOnDevice(
                 why=f"operands of {rules.text} make results of about {largest:.3g}, and {kind} ends at {limits[kind]:g}; "
-                "use a smaller scale"
+                "fill A with smaller numbers, as in a=uniform*0.01"
             )
 
 

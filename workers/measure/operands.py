@@ -6,9 +6,9 @@ is a batch, those of every product of it, and where it has groups, the matrix B 
 have numbers of their own, so that one that is swapped, left out or computed twice shows.
 
 Where A and B are filled with numbers of one distribution, a buffer is one stream of numbers, and every problem of the process
-reads it without another fill. Where they differ, or a file fills one, the first set is filled for its problem, and the other
-sets are copies of it: they lie apart, which is what keeps caches cold. Weights of fewer bits than A have a buffer and a stream of
-their own.
+reads it without another fill. Where they differ, a file fills one, or B is sparse, the first set is filled for its problem, and the
+other sets are copies of it: they lie apart, which is what keeps caches cold. Weights of fewer bits than A have a buffer and a stream
+of their own.
 
 Scale factors and a bias have numbers of their own too. Factors are uniform on `FACTORS`, and a bias is as large as the rest of
 the result (`workers.measure.magnitudes.bias_rules`), so that one that is left out or swapped shows.
@@ -163,10 +163,10 @@ def plan_rotation(
 class OperandSet:
     """Views as the problem is written: a is [m,k], b is [k,n], d is [m,n], also if they are stored transposed.
 
-    With a gate, d is [m,n/2]. Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and so are its factors and the
-    bias for each group; `group` gives the operands of one. Their arrays are of the types' storage (see
-    `workers.measure.elements`): b of 4 bits has half as many rows or columns, in the direction in which it is contiguous. Scale factors
-    have one element for each block of their matrix.
+    With a gate, d is [m,n/2]. Of a batch they are [batch,m,k], [batch,k,n] and [batch,m,n]. With groups, b is [groups,k,n], and its
+    factors and the bias have an axis of groups too; `group` gives the operands of one. Their arrays are of the types' storage (see
+    `workers.measure.elements`): b of 4 bits has half as many rows or columns, in the direction in which it is contiguous. Scale
+    factors have one element for each block of their matrix.
     """
 
     a: Any
@@ -262,8 +262,8 @@ Write = Callable[[Any, ElementType, MatrixRules, int, int], None]
 """Fills a flat array with elements under the rules, for a seed and a stream: streams of one seed are different numbers."""
 
 A_STREAM, C_STREAM, B_STREAM, A_FACTORS_STREAM, B_FACTORS_STREAM, BIAS_STREAM, KEPT_STREAM = range(7)
-"""Streams of the matrices. One buffer of A and B is one stream, that of A. So are two, but for weights of fewer bits. The stream of
-the elements that are kept is followed by others of its kind."""
+"""Streams of the matrices. A buffer that A and B share is one stream, that of A. Where B has a buffer of its own, it has the same
+stream there, but weights of fewer bits have that of B. The stream of the elements that are kept is followed by others of its kind."""
 
 
 def _stream_of_b(problem: Problem) -> int:
