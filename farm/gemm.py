@@ -196,6 +196,10 @@ class ElementTypes:
     cd: ElementType
     acc: ElementType
 
+    def __post_init__(self) -> None:
+        if self.ab not in _INPUT_BITS or self.cd not in OUTPUT_TYPES or self.acc not in OUTPUT_TYPES:
+            raise BadElementType(value=str(self), known=", ".join(INPUT_TYPES))
+
     def __str__(self) -> str:
         return f"{self.ab}:{self.cd}:{self.acc}"
 
@@ -207,7 +211,7 @@ class ElementTypes:
             parts = [ElementType(w) for w in words]
         except ValueError:
             parts = []
-        if len(parts) not in (1, 3) or parts[0] not in INPUT_TYPES or any(t not in OUTPUT_TYPES for t in parts[1:]):
+        if len(parts) not in (1, 3) or parts[0] not in INPUT_TYPES:
             raise BadElementType(value=text, known=", ".join(INPUT_TYPES))
         if len(parts) == 1:
             cd, acc = _USUAL_OUTPUT[parts[0]]

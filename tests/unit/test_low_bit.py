@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from farm.campaign import loads
-from farm.errors import CampaignFileError, InvalidOnDevice, OddExtent, ScaleOfOtherTypes, WrongResult
+from farm.errors import BadElementType, CampaignFileError, InvalidOnDevice, OddExtent, ScaleOfOtherTypes, WrongResult
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
 from farm.operands import OperandRules, operand_rules
@@ -83,6 +83,15 @@ def test_what_does_not_go_together_is_refused() -> None:
         Configuration.parse("triton() 64x63x64 f16i4 nn")
     assert Configuration.parse("triton() 63x64x63 f16i4 nn").problem.shape.k == 63
     assert Configuration.parse("triton() 63x63x63 f16i8 nt").problem.types.ab == "f16i8"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"), [("ab", "i4"), ("ab", "f4"), ("ab", "i32"), ("cd", "f4"), ("acc", "f16i4")]
+)
+def test_a_row_whose_types_are_no_inputs_or_outputs_is_refused(column: str, kind: str) -> None:
+    columns = Configuration.parse("triton() 64 f16i4 nt").columns()
+    with pytest.raises(BadElementType, match=rf"{kind}.* is not an element type\. Use one of f64, "):
+        Configuration.from_columns({**columns, column: kind})
 
 
 @pytest.mark.parametrize("family", ["cublaslt", "cutlass", "tiled"])
