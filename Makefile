@@ -1,6 +1,6 @@
 # make run    set up, then measure the quickstart campaign (with EXTRA=cuda… and a GPU: learn-quickstart), train, and report
 # make test   set up, then run every test but the long ones; ORDER=7 shuffles the tests of each file, the same way each time
-# make test-all  the same, and the long ones: farms with all their programs, README and tutorial, every dataset replayed, pages in each variant, chaos
+# make test-all  the same, and the long ones: farms with all their programs, README and tutorial, datasets replayed, pages in each variant, chaos
 # make long   set up, then run the long tests alone
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
