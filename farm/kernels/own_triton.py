@@ -33,6 +33,13 @@ ELEMENTS: Mapping[ElementType, str] = {
 _DEFINITION, _CODE, _ARGUMENTS, _CONSTANT = "DEFINITION", "CODE", "ARGUMENTS", "CONSTANT_"
 _ADDRESS, _ONE, _ALIGNED = "address_", "_1", f"_{MULTIPLE}"
 
+_KINDS = {
+    *(f"{_ADDRESS}{name}" for name in ELEMENTS.values()),
+    *ELEMENTS.values(),
+    *(f"{whole}{end}" for whole in ("i32", "i64") for end in ("", _ONE, _ALIGNED)),
+}
+"""The words for types of arguments. A builder takes no others: Triton evaluates some of the text that it takes for a type."""
+
 
 def why_no_types(problem: Problem) -> str | None:
     """Why Triton has no type for a matrix of the problem; None if it has."""
@@ -94,7 +101,8 @@ def compilation(binary: Binary, definition: Definition | None) -> tuple[str, dic
         name.removeprefix(_CONSTANT): value for name, value in binary.definitions if name.startswith(_CONSTANT)
     }
     names, kinds = [one.name for one in taken if not one.constant], defined.get(_ARGUMENTS, "").split(":")
-    if code != defined.get(_CODE) or len(kinds) != len(names) or not constants.keys() <= {one.name for one in taken}:
+    belongs = code == defined.get(_CODE) and len(kinds) == len(names) and {*kinds} <= _KINDS
+    if not belongs or not constants.keys() <= {one.name for one in taken}:
         raise BadBinary(why="it is not of the definition that it names", binary=binary)
     kept = {name: kind for name, kind in zip(names, kinds, strict=True) if not kind.endswith(_ONE)}
     return definition.triton.text, {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -47,6 +47,9 @@ _SYNTAX = (
     ast.JoinedStr, ast.List, ast.Module, ast.Name, ast.Pass, ast.Return, ast.Slice, ast.Starred, ast.Subscript, ast.Tuple, ast.UnaryOp,
     ast.While, ast.alias, ast.arg, ast.arguments, ast.boolop, ast.cmpop, ast.expr_context, ast.keyword, ast.operator, ast.unaryop,
 )  # fmt: skip
+
+_DEFINITION = r"def[ \t]+{name}[ \t]*\("
+"""How a line with a function begins. Triton searches the text of a function for this, and would find it in a string of another one."""
 
 _ENCODING = re.compile(r"[ \t\f]*#.*coding[:=]")
 """A line that makes Python read a file as other text than its UTF-8 (PEP 263)."""
@@ -86,7 +89,7 @@ def read(code: str) -> TritonFile:
     tree = _parsed(text)
     modules = _modules_in(tree)
     try:
-        named = tuple(dict.fromkeys(_Check(modules).names_in(tree)))
+        named = tuple(dict.fromkeys(_Check(modules).names_in(tree, text.split("\n"))))
     except RecursionError:
         raise NotAllowed("it is nested too deeply") from None
     functions = {node.name: tuple(_taken(node, modules)) for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -177,6 +180,16 @@ def _modules_in(tree: ast.Module) -> dict[str, str]:
     return found
 
 
+def _bound_by(node: ast.stmt) -> Iterator[str]:
+    """The names that an import, a constant or a function gives a value."""
+    if isinstance(node, ast.FunctionDef):
+        yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.split(".")[0] for alias in node.names)
+    else:
+        yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+
+
 def _importable() -> tuple[str, ...]:
     return (LANGUAGE, "triton.jit", *(f"triton.{name}" for name in _OF_TRITON), *_LIBDEVICES)
 
@@ -210,22 +223,26 @@ class _Check:
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
+        self._bound = set[str]()  # by the statements before
 
-    def names_in(self, tree: ast.Module) -> Iterator[str]:
-        """The whole names of what it uses of Triton's language."""
+    def names_in(self, tree: ast.Module, lines: Sequence[str]) -> Iterator[str]:
+        """The whole names of what it uses of Triton's language. `lines` are those of the file."""
         for statement in tree.body:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 self._check_import(statement)
             elif isinstance(statement, ast.FunctionDef):
-                self._check_signature(statement)
-                for one in (*statement.decorator_list, *self._evaluated(statement)):
+                self._check_signature(statement, lines[statement.lineno - 1])
+                for one in self._evaluated(statement):
                     yield from self._expression(one)
                 for part in statement.body:
                     yield from self._body(part)
             elif _is_constant(statement, self._modules):
+                if isinstance(statement, ast.AnnAssign):
+                    self._check_type(statement.annotation)
                 yield from self._body(statement)
             else:
                 raise _refuse(statement, "only imports, constants and functions with triton.jit are allowed")
+            self._bound |= {*_bound_by(statement)}
 
     def _check_import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.Import):
@@ -236,28 +253,43 @@ class _Check:
         if not allowed:
             why = "write import triton, import triton.language as tl, or from triton.language.extra import libdevice"
             raise _refuse(node, f"{ast.unparse(node)!r} is not allowed; {why}")
+        for alias in node.names:
+            self._check_name(node, alias.asname or alias.name)
 
-    def _check_signature(self, node: ast.FunctionDef) -> None:
+    def _check_signature(self, node: ast.FunctionDef, line: str) -> None:
         args = node.args
         decorators = [_dotted(one, self._modules) for one in node.decorator_list]
         if decorators != ["triton.jit"] or getattr(node, "type_params", None):
             raise _refuse(node, f"{node.name} needs triton.jit as its decorator")
+        if not (node.name.isascii() and re.match(_DEFINITION.format(name=node.name), line)):
+            raise _refuse(
+                node, f"a kernel has a name in ASCII, with def and ( on the same line, as in def {node.name}("
+            )
         if args.vararg or args.kwarg or args.kwonlyargs:
             raise _refuse(node, f"{node.name} takes * or **; name its parameters")
         for default in args.defaults:
-            if not (_is_literal(default) or isinstance(default, ast.Name)):
-                raise _refuse(default, "a default is a number, text or the name of a constant")
+            if not (_is_literal(default) or (isinstance(default, ast.Name) and default.id in self._bound)):
+                raise _refuse(default, "a default is a number, text or the name of a constant above")
         for name in (node.name, *(one.arg for one in (*args.posonlyargs, *args.args))):
             self._check_bound(node, name)
+        if node.name in self._bound:
+            raise _refuse(node, f"{node.name} is there twice; rename one of them")
+        # Python would find functions of its own by other names.
+        (decorator,) = node.decorator_list
+        if not {one.id for one in ast.walk(decorator) if isinstance(one, ast.Name)} <= self._bound:
+            raise _refuse(node, f"{node.name} needs an import of Triton above it")
 
     def _evaluated(self, node: ast.FunctionDef) -> Iterator[ast.expr]:
         """What Python evaluates of a definition."""
         for said in (*(one.annotation for one in (*node.args.posonlyargs, *node.args.args)), node.returns):
             if said is not None:
-                if not isinstance(said, (ast.Attribute, ast.Name, ast.Constant)):
-                    raise _refuse(said, "a type is a name, as in tl.constexpr")
+                self._check_type(said)
                 yield said
         yield from node.args.defaults
+
+    def _check_type(self, node: ast.expr) -> None:
+        if not isinstance(node, (ast.Attribute, ast.Name, ast.Constant)):
+            raise _refuse(node, "a type is a name, as in tl.constexpr")
 
     def _check_bound(self, node: ast.AST, name: str) -> None:
         if name in self._modules and not isinstance(node, ast.alias):
@@ -277,6 +309,8 @@ class _Check:
             return
         if isinstance(node, ast.keyword) and node.arg is None:
             raise _refuse(node.value, "** is not allowed in a kernel")
+        if isinstance(node, ast.keyword) and str(node.arg).startswith("_"):
+            raise _refuse(node.value, f"the argument {node.arg} is not allowed in a kernel")
         for part in ast.iter_child_nodes(node):
             yield from self._body(part)
 
@@ -297,6 +331,8 @@ class _Check:
             self._check_bound(node, node.id)
         elif whole in (*_MODULES, LIBDEVICE):
             raise _refuse(node, f"{node.id} is a module; name what you use of it, as in {node.id}.dot")
+        elif whole == "triton.jit":
+            raise _refuse(node, f"{node.id} is a decorator, and not for the body of a kernel")
         else:
             return
         yield from ()
@@ -314,7 +350,7 @@ class _Check:
 
     def _public(self, whole: str) -> str | None:
         """The name, if it is of a module itself and may be used. None where it is not allowed, or is of what lies in a module."""
-        if whole == "triton.jit" or whole in (f"triton.{name}" for name in _OF_TRITON):
+        if whole in (f"triton.{name}" for name in _OF_TRITON):
             return whole
         module, _, name = whole.rpartition(".")
         module = LIBDEVICE if module in _LIBDEVICES else module

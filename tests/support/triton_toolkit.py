@@ -14,12 +14,14 @@ ptxas info    : Used 168 registers, used 1 barriers
 
 _TRITON = '''\
 """What gemm_triton.py and triton_program.py use of Triton."""
-import inspect
+import ast, inspect
 from types import SimpleNamespace
 
 
 def jit(function):
-    return SimpleNamespace(fn=function, arg_names=list(inspect.signature(function).parameters))
+    source = inspect.getsource(function)
+    parse = lambda: ast.parse(source[source.index("def ") :])
+    return SimpleNamespace(fn=function, arg_names=list(inspect.signature(function).parameters), parse=parse)
 
 
 def compile(source, target, options):
@@ -74,6 +76,8 @@ class TritonToolkit:
             "triton/__init__.py": _TRITON.format(folder=str(folder), ptxas=PTXAS),
             "triton/language.py": _LANGUAGE,
             "triton/compiler.py": _COMPILER,
+            "triton/runtime/__init__.py": "",
+            "triton/runtime/jit.py": "class JITFunction: pass\n",
             "triton/backends/__init__.py": "",
             "triton/backends/compiler.py": _TARGET,
             f"triton-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: triton\nVersion: {version}\n",

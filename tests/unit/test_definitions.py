@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,10 @@ def test_what_a_compilation_is_given() -> None:
     for wrong in (None, in_triton(code=f"{TRITON_CODE}# other\n")):
         with pytest.raises(BadBinary, match=r"has no definition|not of the definition"):
             own_triton.compilation(made, wrong)
+    kinds = dict(made.definitions)["ARGUMENTS"]
+    changed = {**dict(made.definitions), "ARGUMENTS": kinds.replace("address_fp16", "tensordesc", 1)}
+    with pytest.raises(BadBinary, match="not of the definition"):
+        own_triton.compilation(replace(made, definitions=tuple(changed.items())), definition)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -27,9 +31,9 @@ from farm.settings import Settings
 from support.own_kernels import TRITON_CODE, block_of, in_triton
 from support.triton_toolkit import TritonToolkit
 from workers import compiling
-from workers.kernels.toolchains import compiler_of
+from workers.kernels.toolchains import compilation, compiler_of
 from workers.kernels.toolchains.triton import Triton
-from workers.kernels.toolchains.triton_program import params_bytes
+from workers.kernels.toolchains.triton_program import check_read, params_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,6 +220,32 @@ def test_what_triton_does_not_list_as_public_is_not_called(toolkit: TritonToolki
     with pytest.raises(DoesNotCompile, match=r"triton.language has no public secret"):
         Triton.find().compile(own(definition))
     assert toolkit.compiled() == []
+
+
+def test_code_that_triton_reads_and_nobody_checked_is_not_compiled() -> None:
+    module, text = ModuleType("made"), "@jit\ndef f(a):\n    '''\n  \n    '''\n\n\n@jit\ndef g(a): pass\n"
+    for name, code in zip("fg", text.split("@jit\n")[1:], strict=True):
+        setattr(module, name, SimpleNamespace(parse=partial(ast.parse, textwrap.dedent(code))))
+    check_read(module, text)
+    with pytest.raises(ValueError, match="Triton reads g as other code"):
+        check_read(module, text.replace("pass", "a"))
+
+
+def test_a_default_of_an_argument_that_is_given_is_not_compiled_in(toolkit: TritonToolkit) -> None:
+    code = TRITON_CODE.replace("k, stride_ak, alpha", "k, stride_ak=5, alpha=7").replace("constexpr)", "constexpr = 3)")
+    code = code.replace("constexpr,", "constexpr = 3,")
+    definition = in_triton(code=code)
+    Triton.find().compile(own(definition))
+    assert toolkit.compiled() == ["90 -DBM=32 -DBN=16 -DEVEN=1 -Dstride_ak=1"]
+
+
+def test_of_a_compiler_that_prints_much_the_end_is_read(
+    toolkit: TritonToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "MAX_OUTPUT", 30)
+    toolkit.says("print('x' * 10_000)\nraise ValueError('too much')")
+    with pytest.raises(DoesNotCompile, match="ValueError: too much"):
+        Triton.find().compile(binary())
 
 
 def test_the_process_that_reads_an_own_kernel_is_confined() -> None:

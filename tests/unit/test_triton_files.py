@@ -92,6 +92,8 @@ def test_a_file_is_cut_down_to_its_kernels_and_keeps_its_lines() -> None:
         ("a(**tl.x)", r"\*\* is not allowed"),
         ("(x := a)", "NamedExpr is not allowed"),
         ("[x for x in a]", "ListComp is not allowed"),
+        ("triton.jit(a, repr=a)", "the attribute jit is not allowed"),
+        ("tl.load(a, _semantic=a)", "the argument _semantic is not allowed"),
     ],
 )
 def test_a_kernel_that_leads_out_of_triton_is_refused_with_its_line(body: str, why: str) -> None:
@@ -109,13 +111,20 @@ def test_a_kernel_that_leads_out_of_triton_is_refused_with_its_line(body: str, w
         ("from triton.language import core\n", "line 1: .* is not allowed"),
         ("from triton.runtime import driver\n", "line 1: .* is not allowed"),
         ("WIDTH = 1; import os\n", "line 1: 'import os' is not allowed"),
-        ("import triton\nx: triton.os.system('x') = 1\n", "line 2: the attribute system"),
+        ("import triton\nx: triton.os.system = 1\n", "line 2: the attribute system"),
         ("import triton\n@triton.jit\ndef triton(a): pass\n", "line 3: triton is Triton's"),
         ("import triton\n@triton.jit\ndef f(triton): pass\n", "line 3: triton is Triton's"),
         ("import triton\n@triton.jit\ndef f(a=open('x')): pass\n", "line 3: a default is a number"),
         ("import triton\n@triton.jit\ndef f(a: open('x')): pass\n", "line 3: a type is a name"),
         ("import triton\n@triton.jit\ndef f(a) -> open('x'): pass\n", "line 3: a type is a name"),
         ("import triton\n@triton.jit\ndef f(*a): pass\n", r"line 3: f takes \* or \*\*"),
+        ("import triton\nx: print('x') = 1\n", "line 2: a type is a name"),
+        ("import triton\n@triton.jit\ndef f(a=exit): pass\n", "line 3: a default is .* above"),
+        ("import triton\n@triton.jit\ndef f(a=exit): pass\nexit = 1\n", "line 3: a default is .* above"),
+        ("@exit\ndef f(a): pass\nfrom triton import jit as exit\n", "line 2: f needs an import of Triton above"),
+        ("from triton import jit\n@jit\ndef f(a): jit(a)\n", "line 3: jit is a decorator"),
+        ("import triton as __builtins__\n", "line 1: the name __builtins__"),
+        ("import triton\n@triton.jit\ndef f(a): pass\n@triton.jit\ndef f(a): a\n", "line 5: f is there twice"),
         ('X = """\n# coding: utf-7\n"""\n', "line 2: an encoding is not allowed"),
         ("import triton\n@triton.jit\ndef f(a):\n    return " + "(" * 300 + ")" * 300, "line 4: "),
         ("import triton\n@triton.jit\ndef f(a):\n    return " + "-" * 5000 + "1", "cannot be read|nested too deeply"),
@@ -125,6 +134,15 @@ def test_a_kernel_that_leads_out_of_triton_is_refused_with_its_line(body: str, w
 )
 def test_what_python_would_run_is_refused(code: str, why: str) -> None:
     with pytest.raises(NotAllowed, match=why):
+        read(code)
+
+
+@pytest.mark.parametrize("begin", ["def f \\\n(", "def \\\nf(", "\fdef f(", "def e\u0301("])
+def test_triton_finds_no_other_function_in_a_string(begin: str) -> None:
+    """Triton takes the first line that looks like the begin of a function."""
+    hidden = "def f(a):\n    triton.runtime.driver.os.system('id')\n    '''\n"
+    code = f'import triton\n@triton.jit\n{begin}a):\n    """\n{hidden}    """\n    # \'\'\'\n    pass\n'
+    with pytest.raises(NotAllowed, match="line 3: a kernel has a name in ASCII"):
         read(code)
 
 

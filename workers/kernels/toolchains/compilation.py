@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,9 @@ TIME_LIMIT_SECONDS = 300.0
 
 MAX_LINE = 400
 """Maximum characters of the compiler's output in an error. Names of template types can take thousands."""
+
+MAX_OUTPUT = 2**24
+"""Maximum bytes of the compiler's output that are read: its end."""
 
 ENTRY = "gemm"
 """The kernel whose resources are recorded."""
@@ -61,30 +65,32 @@ def run(
     Raises:
         BuildFailed: it cannot be started, or took longer than `time_limit` seconds.
     """
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment_in(folder, variables),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise BuildFailed(binary=binary, why=f"{command[0]} cannot be started ({error})") from None
-    try:
-        printed, _ = process.communicate(given, timeout=time_limit)
-    except subprocess.TimeoutExpired:
-        raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
-    finally:
-        if process.poll() is None:  # too slow, or this process was interrupted
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return process.returncode, printed
+    # A file, because an own kernel can make a compiler print without end, and pipes are read into memory.
+    with tempfile.TemporaryFile(dir=folder) as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment_in(folder, variables),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BuildFailed(binary=binary, why=f"{command[0]} cannot be started ({error})") from None
+        try:
+            process.communicate(given, timeout=time_limit)
+        except subprocess.TimeoutExpired:
+            raise BuildFailed(binary=binary, why=f"the compiler took longer than {time_limit:g} s") from None
+        finally:
+            if process.poll() is None:  # too slow, or this process was interrupted
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - MAX_OUTPUT))
+        return process.returncode, output.read().decode(errors="replace")
 
 
 def built(

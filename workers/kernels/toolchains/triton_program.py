@@ -11,6 +11,7 @@ be compiled, it ends with status 2 and the error as its last line.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import importlib
@@ -21,6 +22,7 @@ import os
 import re
 import resource
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,17 +58,21 @@ def main() -> None:
     from triton.compiler import ASTSource
 
     try:
+        if own is not None:
+            check_public(own["named"])
+            refuse_launches()
         module = loaded(source)
         if own is None:
             kernel = module.gemm
             signature, constants, multiples, options = module.specialisation(given["template"])
         else:
-            check_public(own["named"])
+            check_read(module, Path(source).read_text(encoding="utf-8"))
             kernel = getattr(module, own["entry"])
             signature, constants, multiples, options = (
                 own[key] for key in ("signature", "constants", "multiples", "options")
             )
-            constants = {**defaults(kernel), **constants}
+            left_out = {name: value for name, value in defaults(kernel).items() if name not in signature}
+            constants = {**left_out, **constants}
         names = kernel.arg_names
         compiled = triton.compile(
             ASTSource(
@@ -125,8 +131,31 @@ def check_public(names: list[str]) -> None:
             raise AttributeError(f"{where} has no public {attribute}")
 
 
+def refuse_launches() -> None:
+    """Makes `kernel[grid](…)` an error: inside of a kernel, it would launch another one while this one is compiled."""
+    from triton.runtime.jit import JITFunction
+
+    def run(*_: Any, **__: Any) -> None:
+        raise TypeError("a kernel cannot launch another one")
+
+    JITFunction.run = run
+
+
+def check_read(module: ModuleType, text: str) -> None:
+    """Raises `ValueError` if Triton reads other code than the functions of the text, which were checked.
+
+    Triton does not take functions from Python, but searches the text for them.
+    """
+    for node in ast.parse(textwrap.dedent(text)).body:
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = []
+            (read,) = getattr(module, node.name).parse().body
+            if ast.dump(read) != ast.dump(node):
+                raise ValueError(f"Triton reads {node.name} as other code than Python")
+
+
 def defaults(kernel: Any) -> dict[str, Any]:
-    """The default values of a kernel's constants."""
+    """The default values of a kernel's parameters."""
     parameters = inspect.signature(kernel.fn).parameters.values()
     return {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
 
