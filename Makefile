@@ -24,7 +24,7 @@ EXTRA ?= $(shell cat $(VENV)/.extra 2>/dev/null)
 EMPTY :=
 STAMP := $(VENV)/.ready$(if $(EXTRA),-$(subst $(EMPTY) $(EMPTY),-,$(strip $(EXTRA))))
 LOCKS := $(foreach extra,$(or $(EXTRA),all),requirements/$(extra).txt)
-TESTERS ?= 6
+TESTERS ?= 4
 # A GPU that can be measured: an extra with CuPy, and a driver that shows a card.
 GPU = $(and $(filter cuda%,$(EXTRA)),$(shell nvidia-smi -L 2>/dev/null | grep -m 1 '^GPU' || ls /proc/driver/nvidia/gpus 2>/dev/null))
 CAMPAIGN ?= examples/campaigns/$(if $(GPU),learn-quickstart,quickstart).yaml
@@ -56,7 +56,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(LOCKS)
 	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
-# Most tests wait for processes of the farm: six at a time keep two cores busy. TESTERS=0 for one. Files keep their order, as
+# Most tests wait for processes of the farm. More than four at a time on two cores are no faster, and faults of the chaos overlap. TESTERS=0 for one. Files keep their order, as
 # those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder \
   $(if $(ORDER),--random-order --random-order-bucket=module --random-order-seed=$(ORDER))
