@@ -56,8 +56,8 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(LOCKS)
 	echo '$(EXTRA)' > $(VENV)/.extra
 	touch $@
 
-# Most tests wait for processes of the farm. More than four at a time on two cores are no faster, and faults of the chaos overlap. TESTERS=0 for one. Files keep their order, as
-# those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
+# Most tests wait for processes of the farm. On two cores, six at a time are no faster than four. TESTERS=0 for one. Files keep their
+# order, as those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder \
   $(if $(ORDER),--random-order --random-order-bucket=module --random-order-seed=$(ORDER))
 
