@@ -14,7 +14,7 @@ import pytest
 
 from chaos import mischief
 from chaos.__main__ import kinds_of
-from chaos.audit import audit_logs
+from chaos.audit import audit_logs, used_up
 from chaos.between_hosts import FaultsBetweenHosts
 from chaos.farm import HOSTS_OF
 from chaos.faults import Faults
@@ -132,6 +132,22 @@ def test_the_audit_of_logs_finds_passwords_and_tracebacks_that_nothing_explains(
         "worker.log: 1 tracebacks that end in: KeyError",
         "worker.log: 1 tracebacks that end in: TypeError",
     ]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "tried", "right"),
+    [
+        (4, [1, 1, 2, 1], True),
+        (3, [1, 2, 1], False),
+        (5, [1, 1, 1, 1, 2], True),
+        (5, [2, 1, 1, 1, 1, 2], True),  # opened again after the first
+        (5, [1, 1, 1, 1, 1], False),
+        (5, [1, 1, 2, 1, 2], False),
+        (6, [1, 1, 1, 1, 1, 2], False),
+    ],
+)
+def test_a_job_has_one_attempt_more_on_another_device(attempts: int, tried: list[int], right: bool) -> None:
+    assert used_up(attempts, tried) is right
 
 
 def test_kinds_of_faults_are_chosen_by_name() -> None:
