@@ -13,6 +13,7 @@ from farm.kernels.rules import (
     OUTPUTS_OF_8BIT_FLOATS,
     TYPES_OF_CUDA,
     computes,
+    fuses_floats,
     tensor_types_exist,
     whole_scalars,
 )
@@ -77,11 +78,9 @@ def _scales_exist(problem: Problem, _: Mapping[str, int], device: DeviceTraits) 
 
 def _fuses(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     fused, types = problem.fused, problem.types
-    if fused is not Fusion.NONE and types.ab is _E.I8:
-        return f"fuses no operations into products of i8: fused must be none, not {fused}"
     if fused.bias and types.ab in EIGHT_BIT_FLOATS and types.cd is _E.F32:
         return f"adds a bias of bf16 to {types}, and fused={fused} means one of f32: use f16 or bf16 for D"
-    return None
+    return fuses_floats(problem)
 
 
 _GROUPED_TYPES = (_E.F16, _E.BF16, *EIGHT_BIT_FLOATS)

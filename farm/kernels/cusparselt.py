@@ -8,7 +8,7 @@ from farm.devices import DeviceKind, DeviceTraits
 from farm.fusion import Activation, Fusion
 from farm.gemm import ElementType, Layout, Problem
 from farm.kernels.family import KernelFamily, Parameter, Reason
-from farm.kernels.rules import OUTPUTS_OF_8BIT_FLOATS, computes, tensor_types_exist, whole_scalars
+from farm.kernels.rules import OUTPUTS_OF_8BIT_FLOATS, computes, fuses_floats, tensor_types_exist, whole_scalars
 from farm.sparsity import Sparsity
 
 _E = ElementType
@@ -53,8 +53,8 @@ def _fits(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
 
 def _fuses(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> Reason:
     fused, types = problem.fused, problem.types
-    if fused is not Fusion.NONE and types.ab is _E.I8:
-        return f"fuses no operations into products of i8: fused must be none, not {fused}"
+    if (why := fuses_floats(problem)) is not None:
+        return why
     if fused.activation is Activation.GELU and (types.ab not in _EIGHT_BITS or types.cd is not ElementType.BF16):
         return f"fuses gelu into products of f8e4m3 with a D of bf16 only, not of {types}"
     return None

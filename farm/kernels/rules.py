@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farm.devices import DeviceTraits
+from farm.fusion import Fusion
 from farm.gemm import ElementType, ElementTypes, Problem
 from farm.kernels.family import Reason, Rule
 
@@ -52,6 +53,13 @@ def whole_scalars(problem: Problem, _: Mapping[str, int], __: DeviceTraits) -> R
     if problem.types.acc is not _E.I32 or (problem.alpha.is_integer() and problem.beta.is_integer()):
         return None
     return f"scales i32 by whole numbers only, not by alpha={problem.alpha:g} and beta={problem.beta:g}"
+
+
+def fuses_floats(problem: Problem) -> Reason:
+    """Why nothing is fused into products of integers."""
+    if problem.fused is Fusion.NONE or problem.types.ab is not _E.I8:
+        return None
+    return f"fuses no operations into products of i8: fused must be none, not {problem.fused}"
 
 
 def computes(types: ElementTypes, known: Sequence[tuple[ElementType, ElementType]]) -> Reason:

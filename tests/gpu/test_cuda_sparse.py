@@ -33,6 +33,18 @@ def library(device: CudaDevice) -> None:
         pytest.skip(str(error))
 
 
+def assert_right_or_invalid(device: CudaDevice, texts: list[str]) -> None:
+    """All are right, or the test is skipped with the reasons of the library."""
+    refused = []
+    for text in texts:
+        try:
+            assert_wide_product(device, supported(device, text))
+        except InvalidOnDevice as error:
+            refused.append(str(error))
+    if refused:
+        pytest.skip(f"{len(refused)} of {len(texts)}: {refused}")
+
+
 @pytest.mark.parametrize("types", ["bf16", "i8", "f8e4m3", "f64"])
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 def test_two_of_each_four_are_kept_on_a_card_too(device: CudaDevice, layout: str, types: str) -> None:
@@ -55,29 +67,23 @@ def test_16_bit_products_are_right_in_every_layout_and_batch(device: CudaDevice,
 
 @pytest.mark.parametrize("types", ["i8", "f8e4m3", "f8e4m3:f16:f32", "f8e4m3:f32:f32"])
 def test_8_bit_products_are_right_or_invalid(device: CudaDevice, types: str) -> None:
-    refused = []
-    for batch, scalars in product((1, 3), ("", "alpha=2 beta=3")):
-        text = f"cusparselt() 144x160x288 {types} nt {scalars} batch={batch} {SPARSE}"
-        try:
-            assert_wide_product(device, supported(device, text))
-        except InvalidOnDevice as error:
-            refused.append(str(error))
-    if refused:
-        pytest.skip(f"{len(refused)} of 4: {refused}")
+    variants = product((1, 3), ("", "alpha=2 beta=3"))
+    assert_right_or_invalid(
+        device, [f"cusparselt() 144x160x288 {types} nt {scalars} batch={batch} {SPARSE}" for batch, scalars in variants]
+    )
 
 
 @pytest.mark.parametrize("types", ["f16", "bf16", "f8e4m3", "f8e4m3:f16:f32"])
 @pytest.mark.parametrize("fused", FUSIONS)
 def test_fused_operations_are_right_or_invalid(device: CudaDevice, fused: Fusion, types: str) -> None:
-    refused = []
-    for batch, scalars in product((1, 3), ("", "alpha=1.5 beta=0.5")):
-        text = f"cusparselt() 2064x1056x2080 {types} nt {scalars} batch={batch} fused={fused} {SPARSE}"
-        try:
-            assert_wide_product(device, supported(device, text))
-        except InvalidOnDevice as error:
-            refused.append(str(error))
-    if refused:
-        pytest.skip(f"{len(refused)} of 4: {refused}")
+    variants = product((1, 3), ("", "alpha=1.5 beta=0.5"))
+    assert_right_or_invalid(
+        device,
+        [
+            f"cusparselt() 2064x1056x2080 {types} nt {scalars} batch={batch} fused={fused} {SPARSE}"
+            for batch, scalars in variants
+        ],
+    )
 
 
 @pytest.mark.parametrize(

@@ -110,21 +110,26 @@ class _Library:
         else:
             made = self.lt.dense_descriptor_init(self.handle, *given)
         if batch != 1:
+            lt = self.lt
             for name, value in (("NUM_BATCHES", batch), ("BATCH_STRIDE", matrix.stride)):
-                attribute = self.lt.MatDescAttribute[name]
-                held = np.array([value], self.lt.get_mat_desc_attribute_dtype(attribute))
-                self.lt.mat_desc_set_attribute(self.handle, made, attribute, held.ctypes.data, held.nbytes)
+                attribute = lt.MatDescAttribute[name]
+                self._set(lt.mat_desc_set_attribute, made, attribute, lt.get_mat_desc_attribute_dtype(attribute), value)
         return int(made)
 
     def set_product(self, description: int, name: str, value: int) -> None:
-        attribute = self.lt.MatmulDescAttribute[name]
-        held = np.array([value], self.lt.get_matmul_desc_attribute_dtype(attribute))
-        self.lt.matmul_desc_set_attribute(self.handle, description, attribute, held.ctypes.data, held.nbytes)
+        lt, attribute = self.lt, self.lt.MatmulDescAttribute[name]
+        kind = lt.get_matmul_desc_attribute_dtype(attribute)
+        self._set(lt.matmul_desc_set_attribute, description, attribute, kind, value)
 
     def set_choice(self, selection: int, name: str, value: int) -> None:
-        attribute = self.lt.MatmulAlgAttribute[name]
-        held = np.array([value], self.lt.get_matmul_alg_attribute_dtype(attribute))
-        self.lt.matmul_alg_set_attribute(self.handle, selection, attribute, held.ctypes.data, held.nbytes)
+        lt, attribute = self.lt, self.lt.MatmulAlgAttribute[name]
+        self._set(
+            lt.matmul_alg_set_attribute, selection, attribute, lt.get_matmul_alg_attribute_dtype(attribute), value
+        )
+
+    def _set(self, setter: Any, made: int, attribute: Any, kind: Any, value: int) -> None:
+        held = np.array([value], kind)
+        setter(self.handle, made, attribute, held.ctypes.data, held.nbytes)
 
     def choice(self, selection: int, name: str) -> int:
         """An attribute of the library's choice. Raises its error where the card has none such."""

@@ -6,11 +6,10 @@ tile exactly once. Kernels that do not would compile and compute a wrong result.
 
 from __future__ import annotations
 
-from farm.fusion import Fusion
 from farm.gemm import ElementType, Layout
 from farm.kernels.cutlass.point import AMPERE, WARP, Operand, Point
 from farm.kernels.family import Reason
-from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, computes, has_type
+from farm.kernels.rules import EIGHT_BIT_FLOATS, TYPES_OF_CUDA, computes, fuses_floats, has_type
 
 _E = ElementType
 _FIRST_CAPABILITY = {_E.F32: (7, 5), _E.F16: (7, 5), _E.I8: (7, 5), _E.TF32: AMPERE, _E.BF16: AMPERE, _E.F64: AMPERE}
@@ -37,8 +36,8 @@ def types_exist(p: Point) -> Reason:
 
 def operations_exist(p: Point) -> Reason:
     fused = p.problem.fused
-    if fused is not Fusion.NONE and p.ab is _E.I8:
-        return f"fuses no operations into products of i8: fused must be none, not {fused}"
+    if (why := fuses_floats(p.problem)) is not None:
+        return why
     if fused.bias and p.problem.beta:
         return f"adds a bias in the place of C: with fused={fused}, beta must be 0, not {p.problem.beta:g}"
     return None
