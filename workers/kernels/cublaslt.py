@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from farm.kernels import Configuration
 from farm.scale import Blocks, Scale
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.cublaslt_groups import GroupsOnCard, why_no_groups
+from workers.kernels.once import Opened
 from workers.measure.elements import STORAGE
 
 E = ElementType
@@ -138,15 +138,14 @@ class CublasLtFamily:
 
     def __init__(self, card: CardContext) -> None:
         self._card = card
-        self._opening = threading.Lock()
-        self._library: _Library | None = None
+        self._library = Opened(lambda: _Library(card))
 
     def prepare(self, configuration: Configuration) -> None:
         """Imports the bindings. Choosing an algorithm takes less than a millisecond."""
-        self._opened()
+        self._library.get()
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
-        library = self._opened()
+        library = self._library.get()
         rank = dict(configuration.kernel.parameters)["algorithm"]
         if configuration.problem.groups is not None:
             why = why_no_groups(library.lt, self._card.traits.compute_capability)
@@ -155,15 +154,7 @@ class CublasLtFamily:
         return _BoundCublasLt(library, configuration.problem, placement, rank)
 
     def close(self) -> None:
-        if self._library is not None:
-            self._library.close()
-            self._library = None
-
-    def _opened(self) -> _Library:
-        with self._opening:
-            if self._library is None:
-                self._library = _Library(self._card)
-            return self._library
+        self._library.close()
 
 
 class _Library:

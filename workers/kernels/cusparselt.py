@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +27,7 @@ from farm.installing import INSTALL
 from farm.kernels import Configuration
 from workers.kernels.base import BoundKernel, CardContext, Placement
 from workers.kernels.cublaslt import DATA_TYPES, Matrix, as_columns
+from workers.kernels.once import Opened
 
 _COLUMNS = 1  # cusparseOrder_t
 _ALIGNMENT_BYTES = 16
@@ -56,26 +56,16 @@ class CusparseLtFamily:
     """The family on one card: one handle for all configurations."""
 
     def __init__(self, card: CardContext) -> None:
-        self._card = card
-        self._opening = threading.Lock()
-        self._library: _Library | None = None
+        self._library = Opened(lambda: _Library(card))
 
     def prepare(self, configuration: Configuration) -> None:
         """Does nothing: the library has its kernels, and choosing one takes little time."""
 
     def bind(self, configuration: Configuration, placement: Placement) -> BoundKernel:
-        return _BoundCusparseLt(self._opened(), configuration, placement)
+        return _BoundCusparseLt(self._library.get(), configuration, placement)
 
     def close(self) -> None:
-        if self._library is not None:
-            self._library.close()
-            self._library = None
-
-    def _opened(self) -> _Library:
-        with self._opening:
-            if self._library is None:
-                self._library = _Library(self._card)
-            return self._library
+        self._library.close()
 
 
 class _Library:

@@ -1,11 +1,11 @@
-"""Creates a value once for each key, also if two threads need it at the same time."""
+"""Creates a value once for each key, or one that is closed at the end, also if two threads need it at the same time."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,3 +42,30 @@ class Once(Generic[K, V]):
     def clear(self) -> None:
         with self._lock:
             self._made.clear()
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closes)
+
+
+class Opened(Generic[C]):
+    """One value, opened when it is first needed. After an error, or once it is closed, the next caller opens it anew."""
+
+    def __init__(self, opens: Callable[[], C]) -> None:
+        self._opens = opens
+        self._opening = threading.Lock()
+        self._opened: C | None = None
+
+    def get(self) -> C:
+        with self._opening:
+            if self._opened is None:
+                self._opened = self._opens()
+            return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
