@@ -1,0 +1,1 @@
+"""Language models as lists of GEMMs: what one step of them multiplies on one GPU (pure)."""
