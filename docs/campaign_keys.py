@@ -12,6 +12,7 @@ from farm.campaign.axes import Axis
 from farm.campaign.campaign import Campaign
 from farm.campaign.domain import Layers, ListedShapes, Ranges, ShapeFile
 from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock, RoutingKeys, WeightsBlock
+from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.messages import values_of
 from farm.campaign.problem_blocks import AxesBlock, BatchedBlock, DomainBlock, ProblemBlock, ShapedBlock, ShapesBlock
 from farm.campaign.weighted import Weighted
@@ -20,7 +21,7 @@ from farm.operands import MatrixRules, OperandRules
 
 TABLES: tuple[tuple[type[BaseModel], ...], ...] = (
     (Campaign,), (ShapesBlock, AxesBlock, ProblemBlock, BatchedBlock, ShapedBlock),
-    (ModelBlock, ExpertsBlock, RoutingKeys, WeightsBlock), (RecordedBlock,), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
+    (ModelBlock, ExpertsBlock, RoutingKeys, WeightsBlock), (RecordedBlock,), (GemmsBlock,), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
     (MeasuringRules,), (TimingRules,), (OperandRules,), (MatrixRules,),
 )  # fmt: skip
 """The models whose keys are in one table. Those of kernels and searches have tables of their own."""

@@ -138,6 +138,10 @@ class UnknownDefinitions(BadInput):
     """{where}: the farm does not know the definitions {numbers} of own kernels. Submit a campaign that names their files, as in {{family: source, file: my_gemm.cu, …}}."""
 
 
+class BadProblem(BadInput):
+    """{value!r} is not a problem: {why}. Write it as in: 8x4096x4096 bf16:bf16:f32 nt batch=4"""
+
+
 class BadConfiguration(BadInput):
     """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
 

@@ -23,7 +23,7 @@ from farm.campaign.constraints import PROBLEM_NAMES, Constraint, parse_constrain
 from farm.campaign.drawing import DomainSource, max_without_kernel
 from farm.campaign.kernel_blocks import KERNELS, KernelBlock
 from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
-from farm.campaign.problem_blocks import DomainBlock, ListedBlock, ProblemBlock, with_whole_weights
+from farm.campaign.problem_blocks import Block, DomainBlock, ListingBlock, with_whole_weights
 from farm.campaign.problem_models import PROBLEMS
 from farm.campaign.reading import FileProblems, Located
 from farm.campaign.shape_files import FileContext
@@ -116,7 +116,7 @@ class Campaign(FileModel):
         tuple[Target, ...],
         Values(Target.parse, write=Target.to_document, gather=ordered(str), schema=_TARGET),
     ] = Field(default=(ANY,), description="where to measure")
-    problems: Annotated[tuple[ProblemBlock, ...], PROBLEMS] = Field(
+    problems: Annotated[tuple[Block, ...], PROBLEMS] = Field(
         default=(), description="blocks of problems", examples=[[{"shapes": ["512x512x512"], "types": "f32"}]]
     )
     kernels: Annotated[tuple[KernelBlock, ...], KERNELS] = Field(
@@ -199,9 +199,9 @@ class Campaign(FileModel):
         return self._origin.lines.get(str(value), 0)
 
     @property
-    def listed_blocks(self) -> list[ListedBlock]:
+    def listed_blocks(self) -> list[ListingBlock]:
         """Its blocks that list their problems."""
-        return [block for block in self.problems if isinstance(block, ListedBlock)]
+        return [block for block in self.problems if isinstance(block, ListingBlock)]
 
     @property
     def domain_blocks(self) -> list[DomainBlock]:
@@ -376,7 +376,7 @@ def in_order(configurations: Iterable[Configuration]) -> tuple[Configuration, ..
     return tuple(by_name[name] for name in sorted(by_name))
 
 
-def _sort_key(block: ProblemBlock | KernelBlock) -> str:
+def _sort_key(block: Block | KernelBlock) -> str:
     return json.dumps(block.model_dump(mode="json"), sort_keys=True)
 
 

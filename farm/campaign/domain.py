@@ -72,8 +72,17 @@ def _weight_of(written: object) -> float:
     raise ValueError(f"{shown(written)} is not a weight; write a number above 0, such as 1 or 0.5")
 
 
-def _weights_of(written: object, parse: Callable[[Any], T], example: str) -> Weighted[T]:
-    """A mapping from values to weights. A list, or one value, gives each the same weight."""
+def weights_of(
+    written: object, parse: Callable[[Any], T], example: str, *, key: Callable[[T], Any] = lambda value: value
+) -> Weighted[T]:
+    """A mapping from values to weights. A list, or one value, gives each the same weight.
+
+    Args:
+        written: What a file has.
+        parse: Makes a value of its text.
+        example: What to write.
+        key: What the values are sorted by.
+    """
     if not isinstance(written, dict):
         written = dict.fromkeys(map(str, as_list(written)), 1.0)
     if not written:
@@ -81,7 +90,7 @@ def _weights_of(written: object, parse: Callable[[Any], T], example: str) -> Wei
     weights = defaultdict[T, float](float)  # 512 and 512x512x512 are one shape
     for value, weight in written.items():
         weights[parse(value)] += _weight_of(weight)
-    return Weighted(dict(sorted(weights.items())))
+    return Weighted({value: weights[value] for value in sorted(weights, key=key)})
 
 
 def _alignment(written: object) -> int:
@@ -115,7 +124,7 @@ def _weighted(parse: Callable[[Any], Any], example: str, entry: Mapping[str, Any
     """Declares a mapping from values to weights."""
     weights = {"type": "object", "additionalProperties": NUMBER, "minProperties": 1}
     return Value(
-        lambda written: _weights_of(written, parse, example),
+        lambda written: weights_of(written, parse, example),
         write=lambda weighted: {str(value): weight for value, weight in weighted.weight_of.items()},
         schema={"anyOf": [entry, {"type": "array", "items": entry}, weights]},
     )

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
 from farm.campaign.expert_blocks import GroupedBlock, ModelBlock
+from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.reading import Located, Location, item_of
 from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
@@ -67,6 +68,8 @@ def _unknown_field(name: str, model: type[BaseModel], file: Located, root: type[
         return f"a block of problems has a domain, or its shapes, not both; move {name} into the domain, or remove the domain"
     if model is DomainBlock and name == "groups":
         return "the shapes of a domain have no groups; list shapes, or describe experts, in a campaign of their own"
+    if model is GemmsBlock:
+        return f"the problems of gemms are whole; write {name} in their lines, or remove it"
     if issubclass(model, GroupedBlock) and name in ("groups", "batch", "shapes", "m", "n", "k"):
         return f"routing and weights decide the problems of a block of experts; remove {name}"
     if model is ModelBlock and name in ("experts", "top_k", "weights"):

@@ -111,7 +111,28 @@ _SHAPE = {
 }
 
 
-class ProblemBlock(FileModel):
+class Block(FileModel):
+    """A block of problems."""
+
+    @abstractmethod
+    def lengths(self) -> dict[str, int]:
+        """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
+
+
+class ListingBlock(Block):
+    """A block that lists its problems."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many problems the block has."""
+
+    @abstractmethod
+    def problems(self) -> Iterator[Problem]:
+        """The problems, one after another."""
+
+
+class ProblemBlock(Block):
     """Problems with every combination of types, layouts, alpha, beta, scale, fused and sparsity."""
 
     types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
@@ -172,7 +193,6 @@ class ProblemBlock(FileModel):
         return document
 
     def lengths(self) -> dict[str, int]:
-        """The length of each axis, without expanding one: values that two entries of an axis share count twice."""
         names = ("types", "layouts", "alpha", "beta", "scale", "fused", "sparsity")
         return {name: len(getattr(self, name)) for name in names}
 
@@ -198,17 +218,8 @@ class BatchedBlock(ProblemBlock):
         return (None,)
 
 
-class ListedBlock(ProblemBlock):
-    """A block that lists its problems."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """How many problems the block has."""
-
-    @abstractmethod
-    def problems(self) -> Iterator[Problem]:
-        """The problems, one after another."""
+class ListedBlock(ListingBlock, ProblemBlock):
+    """A block that lists every combination of its keys."""
 
     @abstractmethod
     def extents(self, name: str) -> Sequence[int]:

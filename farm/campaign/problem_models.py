@@ -7,15 +7,18 @@ from typing import Any
 from pydantic import ValidationInfo
 
 from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock
-from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ProblemBlock, ShapesBlock
+from farm.campaign.gemm_blocks import GemmsBlock
+from farm.campaign.problem_blocks import AxesBlock, Block, DomainBlock, ShapesBlock
 from farm.campaign.values import Mappings
 
 
-def problem_model(written: object) -> type[ProblemBlock]:
+def problem_model(written: object) -> type[Block]:
     """The model of a block of problems."""
     keys = written.keys() if isinstance(written, dict) else set[str]()
     if "domain" in keys:
         return DomainBlock
+    if "gemms" in keys:
+        return GemmsBlock
     if "model" in keys:
         return ModelBlock
     if {"experts", "top_k", "tokens"} & keys:
@@ -26,13 +29,13 @@ def problem_model(written: object) -> type[ProblemBlock]:
 
 
 class _Blocks(Mappings):
-    def read_in(self, written: Any, info: ValidationInfo) -> ProblemBlock:
-        block: ProblemBlock = super().read_in(written, info)
+    def read_in(self, written: Any, info: ValidationInfo) -> Block:
+        block: Block = super().read_in(written, info)
         return block.as_experts() if isinstance(block, ModelBlock) else block
 
 
 PROBLEMS = _Blocks(
     problem_model,
-    models=lambda: [ShapesBlock, AxesBlock, DomainBlock, ExpertsBlock, ModelBlock, RecordedBlock],
+    models=lambda: [ShapesBlock, AxesBlock, DomainBlock, GemmsBlock, ExpertsBlock, ModelBlock, RecordedBlock],
 )
 """Declares a key of blocks of problems."""

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
         MEMORY_SHARE,
         Configuration,
         Kernel,
+        parse_problem,
         problem_columns,
         problem_of,
+        problem_text,
     )
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule

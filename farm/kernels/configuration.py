@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from farm.devices import DeviceTraits
-from farm.errors import BadBatch, BadConfiguration, BadKernelParameter, FarmError
+from farm.errors import BadBatch, BadConfiguration, BadKernelParameter, BadProblem, FarmError
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, MAX_EXTENT, ElementType, ElementTypes, Layout, Problem, Shape, number_text
 from farm.groups import NONE, Groups
@@ -66,23 +66,76 @@ def _batch(text: str) -> int:
         raise BadBatch(value=text, largest=MAX_EXTENT) from None
 
 
-_CANONICAL = re.compile(
-    r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<shape>\S+)\s+(?P<types>\S+)"
-    r"(?:\s+(?P<layout>[a-z]{2}))?(?P<rest>(?:\s+[a-z]+=\S+)*)"
-)
+_CANONICAL = re.compile(r"(?P<family>\w+)\((?P<parameters>[^)]*)\)\s+(?P<problem>\S.*)", re.DOTALL)
+_PROBLEM = re.compile(r"(?P<shape>\S+)\s+(?P<types>\S+)(?:\s+(?P<layout>[a-z]{2}))?(?P<rest>(?:\s+[a-z]+=\S+)*)")
 _NAMED = ("alpha", "beta", *ADDED_COLUMNS)
 """What follows the layout, as `name=value`."""
 
 
-def _named(rest: str, text: str) -> dict[str, str]:
-    """The values by name. Raises `BadConfiguration`."""
+def _named(rest: str) -> dict[str, str]:
+    """The values by name. Raises `ValueError`."""
     pairs = [pair.split("=", 1) for pair in rest.split()]
     for name, _ in pairs:
         if name not in _NAMED:
-            raise BadConfiguration(value=text, why=f"there is no {name!r}; use {', '.join(_NAMED)}")
+            raise ValueError(f"there is no {name!r}; use {', '.join(_NAMED)}")
         if sum(name == other for other, _ in pairs) > 1:
-            raise BadConfiguration(value=text, why=f"{name} is there twice")
+            raise ValueError(f"{name} is there twice")
     return dict(pairs)
+
+
+def problem_text(problem: Problem, *, scalars: bool = True) -> str:
+    """A problem as one line of text: what follows the kernel in the canonical form of a configuration.
+
+    Args:
+        problem: What to write.
+        scalars: Whether alpha and beta are there where they are 1 and 0.
+    """
+    p = problem
+    text = f"{p.shape} {p.types} {p.layout}"
+    if scalars or p.alpha != 1:
+        text += f" alpha={number_text(p.alpha)}"
+    if scalars or p.beta:
+        text += f" beta={number_text(p.beta)}"
+    # Without what is not there, so that configurations of before keep their ids.
+    if p.batch != 1:
+        text += f" batch={p.batch}"
+    if p.scale is not Scale.NONE:
+        text += f" scale={p.scale}"
+    if p.fused is not Fusion.NONE:
+        text += f" fused={p.fused}"
+    if p.groups is not None:
+        text += f" groups={p.groups}"
+    if p.sparsity is not Sparsity.NONE:
+        text += f" sparsity={p.sparsity}"
+    return text
+
+
+def parse_problem(text: str) -> Problem:
+    """Reads the text of a problem; the layout and what follows it may be left out. Raises `BadInput`."""
+    try:
+        return _parsed(text)
+    except ValueError as error:
+        raise BadProblem(value=text, why=error) from None
+
+
+def _parsed(text: str) -> Problem:
+    """Raises `BadInput`, and `ValueError` for what is wrong with the form."""
+    found = _PROBLEM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("it does not have that form")
+    named = _named(found["rest"])
+    return Problem(
+        Shape.parse(found["shape"]),
+        ElementTypes.parse(found["types"]),
+        Layout.parse(found["layout"] or "nn"),
+        float(named.get("alpha", 1)),
+        float(named.get("beta", 0)),
+        _batch(named.get("batch", "1")),
+        Scale.parse(named.get("scale", Scale.NONE)),
+        Fusion.parse(named.get("fused", Fusion.NONE)),
+        Groups.parse(named.get("groups", NONE)),
+        Sparsity.parse(named.get("sparsity", Sparsity.NONE)),
+    )
 
 
 def problem_of(row: Mapping[str, Any]) -> Problem:
@@ -124,20 +177,7 @@ class Configuration:
     canonical: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        p = self.problem
-        text = f"{self.kernel} {p.shape} {p.types} {p.layout} alpha={number_text(p.alpha)} beta={number_text(p.beta)}"
-        # Without what is not there, so that configurations of before keep their ids.
-        if p.batch != 1:
-            text += f" batch={p.batch}"
-        if p.scale is not Scale.NONE:
-            text += f" scale={p.scale}"
-        if p.fused is not Fusion.NONE:
-            text += f" fused={p.fused}"
-        if p.groups is not None:
-            text += f" groups={p.groups}"
-        if p.sparsity is not Sparsity.NONE:
-            text += f" sparsity={p.sparsity}"
-        object.__setattr__(self, "canonical", text)
+        object.__setattr__(self, "canonical", f"{self.kernel} {problem_text(self.problem)}")
 
     def __str__(self) -> str:
         return self.canonical
@@ -156,19 +196,7 @@ class Configuration:
         try:
             pairs = (p.split("=", 1) for p in found["parameters"].replace(" ", "").split(",") if p)
             kernel = Kernel.of(found["family"], **{name: _whole(found["family"], name, value) for name, value in pairs})
-            named = _named(found["rest"], text)
-            problem = Problem(
-                Shape.parse(found["shape"]),
-                ElementTypes.parse(found["types"]),
-                Layout.parse(found["layout"] or "nn"),
-                float(named.get("alpha", 1)),
-                float(named.get("beta", 0)),
-                _batch(named.get("batch", "1")),
-                Scale.parse(named.get("scale", Scale.NONE)),
-                Fusion.parse(named.get("fused", Fusion.NONE)),
-                Groups.parse(named.get("groups", NONE)),
-                Sparsity.parse(named.get("sparsity", Sparsity.NONE)),
-            )
+            problem = _parsed(found["problem"])
         except FarmError:
             raise
         except (ValueError, TypeError) as error:
