@@ -30,8 +30,9 @@ def triton_gemm(
     row_exists, column_exists = rows < m, columns < n
     inner = tl.arange(0, BLOCK_K)
     product = tl.program_id(1).to(tl.int64)
-    a_tile = a + product * m * k + rows[:, None] * stride_am + inner[None, :] * stride_ak
-    b_tile = b + product * k * n + inner[:, None] * stride_bk + columns[None, :] * stride_bn
+    # The offset of a product has 64 bits. Those of elements in a tile are many: with 32 bits, they take fewer registers.
+    a_tile = a + product * m * k + (rows[:, None] * stride_am + inner[None, :] * stride_ak)
+    b_tile = b + product * k * n + (inner[:, None] * stride_bk + columns[None, :] * stride_bn)
 
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for step in range(0, tl.cdiv(k, BLOCK_K)):
@@ -47,11 +48,8 @@ def triton_gemm(
         b_tile += BLOCK_K * stride_bk
 
     result = total * alpha
-    # The offset of a product has 64 bits. The many offsets inside of a tile have 32, and take half of the registers.
-    c += product * m * n
-    d += product * m * n
     place = rows[:, None] * n + columns[None, :]
     exists = row_exists[:, None] & column_exists[None, :]
     if ADDS_C:
-        result += beta * tl.load(c + place, mask=exists, other=0.0).to(tl.float32)
-    tl.store(d + place, result.to(d.dtype.element_ty), mask=exists)
+        result += beta * tl.load(c + product * m * n + place, mask=exists, other=0.0).to(tl.float32)
+    tl.store(d + product * m * n + place, result.to(d.dtype.element_ty), mask=exists)

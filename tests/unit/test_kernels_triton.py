@@ -254,6 +254,12 @@ def test_eight_bit_floats_reach_the_accumulator_in_time() -> None:
     assert defined("triton() 512 f16")["IMPRECISE"] == defined("triton() 512 i8")["IMPRECISE"] == "0"
 
 
+@pytest.mark.parametrize(("problem", "summed"), [("512 f16 nn", "0"), ("1000x512x700 f16 tt", "1"), ("512x1000x512 f16 nn", "1"),
+                                                 ("1000x1000x512 f16 nt", "0")])  # fmt: skip
+def test_offsets_are_summed_first_where_lines_are_no_multiples(problem: str, summed: str) -> None:
+    assert defined(f"triton() {problem}")["SUM_OFFSETS"] == summed
+
+
 def test_each_matrix_has_its_own_scale_and_type() -> None:
     found = defined("triton() 512 f8e4m3e5m2 nt scale=1x128:128x128")
     assert (found["SCALE_A"], found["SCALE_B"]) == ("1x128", "128x128")

@@ -41,7 +41,8 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
     s, types, layout, p = problem.shape, problem.types, problem.layout, parameters
     scales = problem.scale.split(":")
     multiples = {"m": layout.a_transposed and s.m % MULTIPLE == 0, "n": s.n % MULTIPLE == 0, "k": s.k % MULTIPLE == 0}
-    of_b, along_b = problem.scale.of_b, s.k if layout.b_transposed else s.n
+    along_a, along_b = s.m if layout.a_transposed else s.k, s.k if layout.b_transposed else s.n
+    of_b = problem.scale.of_b
     definitions = {
         "TYPE_A": types.ab.of_a.value,
         "TYPE_B": types.ab.of_b.value,
@@ -54,6 +55,7 @@ def binary_of(problem: Problem, parameters: Mapping[str, int], arch: str) -> Bin
         **{f"{name.upper()}_16": int(is_one) for name, is_one in multiples.items()},
         "WHOLE_K": int(s.k % p["tile_k"] == 0),
         "WIDE": int(max(s.m * s.k, s.k * s.n, s.m * s.n) >= _INDICES),
+        "SUM_OFFSETS": int(bool(along_a % MULTIPLE or along_b % MULTIPLE)),
         "IMPRECISE": min(_MAX_IMPRECISE, p["tile_k"]) if types.ab in EIGHT_BIT_FLOATS else 0,
         "ADDS_C": int(problem.beta != 0),
         "SCALE_A": scales[0],

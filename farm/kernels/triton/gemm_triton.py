@@ -270,6 +270,7 @@ def gemm(
     TMA: tl.constexpr,
     WHOLE_K: tl.constexpr,  # whether k is a multiple of TILE_K
     WIDE: tl.constexpr,  # whether a matrix has 2^31 elements or more
+    SUM_OFFSETS: tl.constexpr,  # whether lines of A or B are no multiples of 16 elements: each element has an address of its own
     IMPRECISE: tl.constexpr,  # after how many terms a sum of 8-bit floats goes to the accumulator
     ADDS_C: tl.constexpr,
     SCALE_A: tl.constexpr,
@@ -335,7 +336,11 @@ def gemm(
         else:
             of_b = tl.make_tensor_descriptor(b, shape=[k, n], strides=[n, 1], block_shape=[TILE_K, TILE_D])
     else:
-        a_tile = a + rows[:, None] * a_row + inner[None, :] * a_inner
+        # Summed first, offsets are added in 32 bits, unless a matrix is WIDE.
+        if SUM_OFFSETS:
+            a_tile = a + (rows[:, None] * a_row + inner[None, :] * a_inner)
+        else:
+            a_tile = a + rows[:, None] * a_row + inner[None, :] * a_inner
         if PACKED:
             if B_TRANSPOSED:
                 length, lines, halves = k // 2, columns, tl.arange(0, TILE_K // 2)
@@ -352,7 +357,10 @@ def gemm(
             else:
                 b_step = TILE_K * length
         else:
-            b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
+            if SUM_OFFSETS:
+                b_tile = b + product_of_b * k * n + (inner[:, None] * b_inner + columns[None, :] * b_column)
+            else:
+                b_tile = b + product_of_b * k * n + inner[:, None] * b_inner + columns[None, :] * b_column
             b_step = TILE_K * b_inner
 
     if PACKED:
