@@ -552,6 +552,14 @@ class SeveralSpaces(BadInput):
     """A T4 file is about one kernel on one device, and what was asked of {name} is {count}: {spaces}. Write a file for each (--output FOLDER), or say --family and --type."""
 
 
+class NothingToExport(BadInput):
+    """There is nothing to write for {tool}: {why}"""
+
+
+class OtherConsumerVersion(BadInput):
+    """The files are made for {package} {known}, not for {version}. Nothing was written."""
+
+
 class NotMeasured(FarmError):
     """The configuration could not be measured ({kind}): {why}"""
 

@@ -9,16 +9,15 @@ import typer
 
 from farm.api import farm_of
 from farm.api import results as operations
-from farm.atomic_write import require_new, writable, write_bytes
+from farm.atomic_write import require_new
 from farm.both_times import burst_apart
-from farm.cli.files import ForceOption, write
+from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
 from farm.cli.problem_columns import ADDED, added_cells, usual_columns
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput
 from farm.exporters import EXPORTERS
-from farm.exporters.exporter import Export
 from farm.protocols import ProtocolName
 from farm.settings import settings
 
@@ -77,7 +76,7 @@ def results(
         require_new(output, force=force)
     with farm_of(settings()) as farm:
         export = exporter.export(farm, query, limit, one_file=one_file)
-    _write(export, output, folder=not one_file, force=force)
+    write_export(export, output, folder=not one_file, force=force)
 
 
 def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
@@ -90,26 +89,6 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
     if given is None and not as_json and suffix not in EXPORTERS:
         raise BadInput(detail=f"{output}: use the extension .csv, .parquet or .json, or add --format")
     return given or ("json" if as_json else suffix)
-
-
-def _write(export: Export, output: Path | None, *, folder: bool, force: bool) -> None:
-    """Writes the files to stdout, a file or a folder, which is made. Raises `BadInput`, and `FileThere` without `force`."""
-    for remark in export.remarks:
-        remarks.print(remark)
-    if output is None:
-        for file in export.files:
-            write(file.content.decode(), None, force=force)
-        return
-    # A name that a server sends cannot lead out of the folder.
-    paths = [output / Path(file.name).name if folder else output for file in export.files]
-    for path in paths:
-        require_new(path, force=force)
-    if folder:
-        with writable(output):
-            output.mkdir(parents=True, exist_ok=True)
-    for path, file in zip(paths, export.files, strict=True):
-        write_bytes(path, file.content, force=force)
-        remarks.print(f"{file.count:,} {file.what} in {path}", markup=False)
 
 
 def _show(query: dict[str, Any], limit: int | None, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from farm.api import Farm, t4
@@ -35,8 +36,9 @@ class T4Files(Exporter):
                 if one_file and len(index.files) > 1:
                     spaces = some_of([one.space for one in index.files])
                     raise SeveralSpaces(name=index.campaign, count=len(index.files), spaces=spaces)
+                # A name that a server sends cannot lead out of the folder.
                 files = [
-                    ExportedFile(one.name, archive.read(one.name), one.results, f"results of {one.space}")
+                    ExportedFile(Path(one.name).name, archive.read(one.name), one.results, f"results of {one.space}")
                     for one in index.files
                 ]
         finally:

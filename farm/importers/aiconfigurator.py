@@ -48,7 +48,27 @@ _PROVENANCE = "NVIDIA AIConfigurator: linear layers in a serving framework, mean
 
 
 @dataclass(frozen=True)
-class _Layer:
+class LayerType:
+    """What layers of a `gemm_dtype` multiply."""
+
+    types: ElementTypes
+    scale: Scale
+
+    def problem(self, shape: Shape) -> Problem:
+        """The product of a layer: x[m,k] times the transpose of weight[n,k]."""
+        return Problem(shape, self.types, Layout.NT, scale=self.scale)
+
+
+LAYER_TYPES = {
+    "bfloat16": LayerType(ElementTypes.parse("bf16"), Scale.NONE),
+    "fp8": LayerType(ElementTypes.parse("f8e4m3"), Scale.TENSOR),
+    "fp8_block": LayerType(ElementTypes.parse("f8e4m3"), Scale.GROUP_BLOCK),
+}
+"""By the name in the column `gemm_dtype`, for imports and exports."""
+
+
+@dataclass(frozen=True)
+class _Imported:
     """Layers of a `gemm_dtype` that are imported.
 
     Attributes:
@@ -56,21 +76,19 @@ class _Layer:
         why: Why others are left out.
     """
 
-    types: ElementTypes
-    scale: Scale
     kernel: Kernel
     sources: tuple[str, ...]
     why: str
 
 
-_LAYERS = {
-    "bfloat16": _Layer(
-        ElementTypes.parse("bf16"), Scale.NONE, BASELINES[DeviceKind.CUDA],
+_IMPORTED = {
+    "bfloat16": _Imported(
+        BASELINES[DeviceKind.CUDA],
         ("torch.nn.functional.linear", "vllm_default"),  # vLLM's layer without quantisation calls the first
         "the vendor's library is torch.nn.functional.linear or vllm_default, and other kernels are not named",
     ),
-    "fp8": _Layer(
-        ElementTypes.parse("f8e4m3"), Scale.TENSOR, Kernel.of("layer"), ("CutlassFP8ScaledMMLinearKernel", "vllm_default"),
+    "fp8": _Imported(
+        Kernel.of("layer"), ("CutlassFP8ScaledMMLinearKernel", "vllm_default"),
         "the layers that have one factor for x are CutlassFP8ScaledMMLinearKernel or vllm_default, and others are not known",
     ),
 }  # fmt: skip
@@ -103,8 +121,7 @@ class LayerReader(CardReader):
         if why is not None:
             self._leave_out(f"{row['op_name']} in {row['gemm_dtype']} by {source}", why, whole=True)
             return None
-        layer = _LAYERS[row["gemm_dtype"]]
-        problem = Problem(Shape(row["m"], row["n"], row["k"]), layer.types, Layout.NT, scale=layer.scale)
+        problem = LAYER_TYPES[row["gemm_dtype"]].problem(Shape(row["m"], row["n"], row["k"]))
         latency_ms = positive("latency", row["latency"])
         measurement = measurement_of(
             latency_ms,
@@ -117,7 +134,7 @@ class LayerReader(CardReader):
             number=number,
             device=self._device(row["device"]),
             measured_at=None,
-            configuration=Configuration(problem, layer.kernel),
+            configuration=Configuration(problem, _IMPORTED[row["gemm_dtype"]].kernel),
             measurement=measurement,
         )
 
@@ -138,10 +155,10 @@ def _why_not(op_name: str, gemm_dtype: str, kernel_source: str) -> str | None:
     """Why rows of that kind are not imported; None where they are."""
     if op_name != "gemm":
         return "it is no GEMM"
-    if gemm_dtype not in _LAYERS:
+    if gemm_dtype not in _IMPORTED:
         return _WHY_NOT.get(gemm_dtype, "the farm has no element type of that name")
-    layer = _LAYERS[gemm_dtype]
-    return None if kernel_source in layer.sources else layer.why
+    known = _IMPORTED[gemm_dtype]
+    return None if kernel_source in known.sources else known.why
 
 
 IMPORTER = Importer(

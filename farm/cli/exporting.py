@@ -1,0 +1,87 @@
+"""`farm export`: files that other tools read, made of measurements and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from farm.api import farm_of
+from farm.api import results as operations
+from farm.cli.files import ForceOption, write_export
+from farm.cli.options import takes
+from farm.exporters import aiconfigurator as planner
+from farm.protocols import Time
+from farm.settings import settings
+
+app = typer.Typer(help="Write files that other tools read, made of measurements and models.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to. It is made.", show_default=False),
+]
+ConsumerVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--consumer-version",
+        metavar="VERSION",
+        help="The version of the tool that reads the files.",
+        show_default=False,
+    ),
+]
+_NOT_OF_EXPORTS = ("commands", "after", "limit", "sort", "short_rounds")
+
+
+@app.command()
+@takes(operations.rows, without=_NOT_OF_EXPORTS, required=("type",))
+def aiconfigurator(
+    query: dict[str, Any],
+    *,
+    output: Folder,
+    time: Annotated[
+        Time, typer.Option("--time", help="The time of a GEMM: burst, as in AIConfigurator's own tables, or settled.")
+    ] = "burst",
+    backend: Annotated[
+        planner.Backend, typer.Option("--backend", help="The serving framework under whose name the table is found.")
+    ] = planner.Backend.VLLM,
+    fill: Annotated[
+        Literal["model"] | None,
+        typer.Option(
+            "--fill",
+            help="model: the champion predicts the rest of AIConfigurator's grid, and the power of rows without. Its entries are marked.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[
+        Path | None,
+        typer.Option(
+            "--system",
+            metavar="FILE",
+            help="AIConfigurator's own YAML file of the card, for its figures of the network and of collectives.",
+            show_default=False,
+        ),
+    ] = None,
+    consumer_version: ConsumerVersion = None,
+    force: ForceOption = False,
+) -> None:
+    """Write the GEMMs of a card as a system that NVIDIA AIConfigurator loads, with power.
+
+    The table has linear layers in bfloat16, fp8 and fp8_block: products in layout nt by cuBLASLt's own choice, or by the
+    fastest kernel of --family.
+
+    Examples:
+        farm export aiconfigurator --type nvidia-h200 --output systems/
+        farm export aiconfigurator -t nvidia-h200 --time settled --fill model -o all/
+    """
+    with farm_of(settings()) as farm:
+        export = planner.export(
+            farm,
+            query,
+            time=time,
+            backend=backend,
+            fill=fill is not None,
+            system_file=system,
+            consumer_version=consumer_version,
+        )
+    write_export(export, output, folder=True, force=force)
