@@ -142,6 +142,10 @@ class BadProblem(BadInput):
     """{value!r} is not a problem: {why}. Write it as in: 8x4096x4096 bf16:bf16:f32 nt batch=4"""
 
 
+class BadTrace(BadInput):
+    """{where}: {why}."""
+
+
 class BadConfiguration(BadInput):
     """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
 

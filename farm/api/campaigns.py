@@ -93,7 +93,7 @@ class Submission(SubmitOptions):
         default={},
         max_length=MAX_FILES,
         description="The texts of the files that it names, by name: CSV files of domains, sources of kernels (cubins in base64); of "
-        "tensors, JSON with their path and SHA-256.",
+        "tensors, JSON with their path and SHA-256; of traces, whose names end in #gemms, JSON with their GEMMs.",
     )
 
 

@@ -21,7 +21,8 @@ _EXAMPLE = "{8x4096x4096 bf16 nt: 32}"
 _COUNTS = {"type": "object", "additionalProperties": NUMBER, "minProperties": 1}
 
 
-def _text_of(problem: Problem) -> str:
+def text_of_problem(problem: Problem) -> str:
+    """A problem as a block has it."""
     return problem_text(problem, scalars=False)
 
 
@@ -31,12 +32,13 @@ def _problem_of(written: object) -> Problem:
     return parse_problem(written)
 
 
-def _gemms_of(written: object) -> Weighted[Problem]:
-    return weights_of(written, _problem_of, _EXAMPLE, key=_text_of)
+def gemms_of(written: object) -> Weighted[Problem]:
+    """Reads problems with their counts. Raises `ValueError` and `FarmError`."""
+    return weights_of(written, _problem_of, _EXAMPLE, key=text_of_problem)
 
 
 def _document_of(gemms: Weighted[Problem]) -> dict[str, Any]:
-    return {_text_of(problem): count for problem, count in gemms.weight_of.items()}
+    return {text_of_problem(problem): count for problem, count in gemms.weight_of.items()}
 
 
 class GemmsBlock(ListingBlock):
@@ -45,7 +47,7 @@ class GemmsBlock(ListingBlock):
     gemms: Annotated[
         Weighted[Problem],
         Value(
-            _gemms_of,
+            gemms_of,
             write=_document_of,
             schema={"anyOf": [TEXT, {"type": "array", "items": TEXT}, _COUNTS]},
         ),
@@ -71,4 +73,4 @@ class GemmsBlock(ListingBlock):
         counts = defaultdict[Problem, float](float)
         for gemm in gemms:
             counts[gemm.problem] += gemm.count
-        return cls(gemms=Weighted({problem: counts[problem] for problem in sorted(counts, key=_text_of)}))
+        return cls(gemms=Weighted({problem: counts[problem] for problem in sorted(counts, key=text_of_problem)}))

@@ -12,6 +12,7 @@ from farm.campaign.constraints import parse_constraint
 from farm.campaign.reading import Located, Location, entries_of, parse, read
 from farm.campaign.shape_files import FileContext, ReadText, among, reading_in
 from farm.campaign.targets import Target
+from farm.campaign.trace_texts import GEMMS_SUFFIX
 from farm.errors import CampaignFileError
 from farm.operands import files_named
 
@@ -81,6 +82,9 @@ def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     for at, name in files_named(measure.get("operands") if isinstance(measure, dict) else None):
         yield ("measure", "operands", *at), name
     for i, block in entries_of(data.get("problems")):
+        trace = block.get("trace") if isinstance(block, dict) else None
+        if isinstance(trace, str) and trace.strip():
+            yield ("problems", *i, "trace"), trace.strip() + GEMMS_SUFFIX
         for key in ("domain", "routing"):
             for j, source in entries_of(block.get(key) if isinstance(block, dict) else None):
                 if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():

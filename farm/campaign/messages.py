@@ -19,6 +19,7 @@ from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.reading import Located, Location, item_of
 from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
 from farm.campaign.suggestions import did_you_mean
+from farm.campaign.trace_blocks import TraceBlock
 from farm.campaign.values import Mappings
 
 PRODUCT_KEYS = {"problems", "kernels", "constraints", "search"}
@@ -70,6 +71,8 @@ def _unknown_field(name: str, model: type[BaseModel], file: Located, root: type[
         return "the shapes of a domain have no groups; list shapes, or describe experts, in a campaign of their own"
     if model is GemmsBlock:
         return f"the problems of gemms are whole; write {name} in their lines, or remove it"
+    if model is TraceBlock:
+        return f"the trace decides the problems; remove {name}, or list them as gemms"
     if issubclass(model, GroupedBlock) and name in ("groups", "batch", "shapes", "m", "n", "k"):
         return f"routing and weights decide the problems of a block of experts; remove {name}"
     if model is ModelBlock and name in ("experts", "top_k", "weights"):

@@ -9,6 +9,7 @@ from pydantic import ValidationInfo
 from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock
 from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.problem_blocks import AxesBlock, Block, DomainBlock, ShapesBlock
+from farm.campaign.trace_blocks import TraceBlock
 from farm.campaign.values import Mappings
 
 
@@ -19,6 +20,8 @@ def problem_model(written: object) -> type[Block]:
         return DomainBlock
     if "gemms" in keys:
         return GemmsBlock
+    if "trace" in keys:
+        return TraceBlock
     if "model" in keys:
         return ModelBlock
     if {"experts", "top_k", "tokens"} & keys:
@@ -31,11 +34,22 @@ def problem_model(written: object) -> type[Block]:
 class _Blocks(Mappings):
     def read_in(self, written: Any, info: ValidationInfo) -> Block:
         block: Block = super().read_in(written, info)
+        if isinstance(block, TraceBlock):
+            return block.as_gemms()
         return block.as_experts() if isinstance(block, ModelBlock) else block
 
 
 PROBLEMS = _Blocks(
     problem_model,
-    models=lambda: [ShapesBlock, AxesBlock, DomainBlock, GemmsBlock, ExpertsBlock, ModelBlock, RecordedBlock],
+    models=lambda: [
+        ShapesBlock,
+        AxesBlock,
+        DomainBlock,
+        GemmsBlock,
+        TraceBlock,
+        ExpertsBlock,
+        ModelBlock,
+        RecordedBlock,
+    ],
 )
 """Declares a key of blocks of problems."""

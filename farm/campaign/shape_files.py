@@ -1,4 +1,4 @@
-"""Files that a campaign names: shapes with weights, as CSV with the header m,n,k or m,n,k,weight, tensors, and kernels."""
+"""Files that a campaign names: shapes with weights, as CSV with the header m,n,k or m,n,k,weight, tensors, kernels, and traces."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from farm.campaign.trace_texts import GEMMS_SUFFIX, trace_text
 from farm.campaign.weighted import Weighted
 from farm.errors import FarmError
 from farm.gemm import Shape
@@ -48,9 +49,14 @@ def _described(path: Path, tensor: str | None) -> str:
 
 
 def reading_in(folder: Path) -> ReadText:
-    """Reads files, whose names are relative to a folder. A tensor's text is its description, and a cubin's is base64."""
+    """Reads files, whose names are relative to a folder.
+
+    A tensor's text is its description, a cubin's is base64, and a trace's are its GEMMs.
+    """
 
     def read(name: str) -> str:
+        if name.endswith(GEMMS_SUFFIX):
+            return trace_text(folder / name.removesuffix(GEMMS_SUFFIX))
         file, _, tensor = name.partition("#")
         if file.endswith(WEIGHT_SUFFIXES):
             return _described(folder / file, tensor or None)
@@ -79,6 +85,11 @@ def among(texts: Mapping[str, str]) -> ReadText:
     """Reads files whose texts came with the campaign file, by name: nothing on this machine is opened."""
 
     def read(name: str) -> str:
+        if name not in texts and name.endswith(GEMMS_SUFFIX):
+            raise ValueError(
+                f"{name.removesuffix(GEMMS_SUFFIX)} was not sent with the campaign, and the server opens no files; use farm submit, "
+                "or list the problems, as in {gemms: {8x4096x4096 bf16 nt: 32}}"
+            )
         if name not in texts and name.partition("#")[0].endswith(WEIGHT_SUFFIXES):
             raise ValueError(
                 f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or write the tensor's "

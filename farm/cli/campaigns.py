@@ -14,14 +14,14 @@ from sqlalchemy import Connection
 from farm.api import Direct, Farm, campaigns, farm_of, submitting
 from farm.api.access import Access
 from farm.api.campaigns import CampaignChange, HeldBatches, Planned, Running, Submission, SubmitOptions, planned
-from farm.campaign import Campaign, texts_named
+from farm.campaign import Campaign
 from farm.campaign.figures import Drawn, Quantiles
-from farm.campaign.reading import text_of
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.problem_columns import ADDED
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
+from farm.cli.workload_options import FamilyOption, FileOrWorkload, TraceOption, campaign_text
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaign_verdict import without_result
 from farm.db.campaigns import open_jobs
@@ -98,7 +98,9 @@ def store(
 def submit(
     options: SubmitOptions,
     *,
-    file: FileArgument,
+    file: FileOrWorkload = None,
+    trace: TraceOption = None,
+    family: FamilyOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, check and estimate; submit nothing.", show_default=False)
     ] = False,
@@ -109,9 +111,10 @@ def submit(
     Examples:
         farm submit sweep.yaml
         farm submit --dry-run sweep.yaml
+        farm submit --trace tunableop_untuned0.csv --family cublaslt --family triton
     """
-    text = text_of(file)
-    submission = Submission(text=text, name=str(file), files=texts_named(text, file), **options.model_dump())
+    made = campaign_text(file, trace=trace, families=family)
+    submission = Submission(text=made.text, name=made.name, files=made.files, **options.model_dump())
     with farm_of(settings()) as farm:
         if dry_run:
             _print_plan(farm.ask(campaigns.check, submission), as_json)

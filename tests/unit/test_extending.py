@@ -38,6 +38,7 @@ from farm.errors import CampaignFileError
 from farm.exporters import EXPORTERS
 from farm.kernels import Configuration
 from farm.report.sections import SECTIONS
+from farm.traces.formats import LOGS, read_trace
 from farm.vendors import NVIDIA, VENDORS, kind_named_by, vendor_of_type
 from farm.vendors.cpu import Cpu
 from farm.web.pages.forms import Form
@@ -196,6 +197,14 @@ def test_an_importer_of_one_s_own_has_a_command() -> None:
     assert shown.exit_code == 0
     assert "Import tables of square products." in shown.output
     assert "CSV of square products." in shown.output
+
+
+def test_a_format_of_traces_of_one_s_own_is_told_by_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("hello\ngemm 8 64 32\ngemm 8 64 32\n")
+    with unchanged_after(LOGS):
+        run_example("Add a format of traces")
+        trace = read_trace(tmp_path / "trace")
+    assert [(trace.format, str(one.problem.shape), one.count) for one in trace.gemms] == [("plain", "8x64x32", 2)]
 
 
 def test_an_exporter_of_one_s_own_is_chosen_by_its_name_and_writes_rows() -> None:

@@ -1,0 +1,40 @@
+"""`farm submit --trace`: a campaign without a file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from farm.campaign import loads
+from farm.cli.workload_options import campaign_text
+from farm.errors import BadInput
+from farm.kernels import problem_text
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+
+
+def test_a_trace_makes_a_campaign_of_its_gemms_and_tells_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "My Trace: 1.log"
+    shutil.copy(TRACES / "cublaslt.log", trace)
+    made = campaign_text(None, trace=trace, families=["cublaslt", "triton"])
+    one = loads(made.text, name=made.name, limit=100, owner="me", files=made.files)
+    assert one.name == "my-trace-1.log"
+    assert one.families == ("cublaslt", "triton")
+    assert "8x6144x4096 bf16:bf16:f32 nt" in {
+        problem_text(each.problem, scalars=False) for each in one.expand() if each.kernel.family == "cublaslt"
+    }
+    assert "Left out: 1 call: the scale factors VEC16_UE4M3" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_or_a_trace_is_named_and_not_both(tmp_path: Path) -> None:
+    for file, trace in ((None, None), (Path("x.yaml"), Path("y.log"))):
+        with pytest.raises(BadInput, match=r"a campaign file, or a trace with --trace FILE"):
+            campaign_text(file, trace=trace, families=None)
+    with pytest.raises(BadInput, match="--family goes with --trace"):
+        campaign_text(Path("x.yaml"), trace=None, families=["tiled"])
+    with pytest.raises(BadInput, match=r"^\S+none\.log: there is no such file\.$"):
+        campaign_text(None, trace=tmp_path / "none.log", families=None)
