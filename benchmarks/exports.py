@@ -1,6 +1,6 @@
 """Do the tools that read the farm's exports answer with its rows?
 
-    pip download --no-deps aiconfigurator-core==0.12.0 && unzip -q aiconfigurator_core-*.whl -d consumers
+    pip install datasets && pip download --no-deps aiconfigurator-core==0.12.0 && unzip -q aiconfigurator_core-*.whl -d consumers
     python -m benchmarks.exports [--consumers consumers] [FILE.parquet …]
 
 Each file is a recording (by default those in `examples/datasets` that have burst times), exported as `farm export` does, and read by the
@@ -9,6 +9,7 @@ real consumer. Needs no GPU.
   aiconfigurator   a table of measured rows, at both times; and one whose grid a model of the same rows fills. The compiled engine of the
                    package evaluates a GEMM for each row. The largest difference of time and of energy (latency times power), and the
                    smallest energy
+  datasets         Hugging Face's library loads the folder by its card: columns and rows as in the recording
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from farm import registry
 from farm.api import models
 from farm.api.results import Identity, Results
 from farm.datasets import folders
-from farm.exporters import aiconfigurator
+from farm.exporters import aiconfigurator, dataset
 from farm.exporters.exporter import Export
 from farm.kernels import Configuration
 from farm.protocols import ProtocolName, Time
@@ -81,16 +82,20 @@ class RecordedFarm:
         return self._model
 
 
+def written(export: Export, folder: Path) -> None:
+    for file in export.files:
+        path = folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+
+
 def loaded_by_aiconfigurator(export: Export, folder: Path) -> dict[str, Any]:
     """Writes a system, loads it with the package and asks for each row."""
     from aiconfigurator_core.sdk.common import GEMMQuantMode  # type: ignore[import-not-found]
     from aiconfigurator_core.sdk.operations import GEMM  # type: ignore[import-not-found]
     from aiconfigurator_core.sdk.perf_database import get_database  # type: ignore[import-not-found]
 
-    for file in export.files:
-        path = folder / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.content)
+    written(export, folder)
     system, table, _ = export.files
     _, _, _, backend, version, _ = Path(table.name).parts
     database = get_database(
@@ -130,6 +135,29 @@ def of_aiconfigurator(farm: RecordedFarm) -> list[dict[str, Any]]:
     return found
 
 
+def of_datasets(farm: RecordedFarm) -> list[dict[str, Any]]:
+    """The dataset of a recording, loaded by its card."""
+    from datasets import load_dataset  # type: ignore[import-not-found]
+
+    export = dataset.export(farm, {"type": farm.device_type}, name="rows", license_id="apache-2.0")
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        written(export, Path(folder))
+        loaded = load_dataset(folder, split="train", cache_dir=cache)
+        times = loaded["runtime_ms"]
+    own = [row["runtime_ms"] for row in farm.rows.rows]
+    if loaded.column_names != list(EXPORTED) or len(times) != len(own):
+        raise SystemExit(f"datasets loads {len(times)} rows with the columns {loaded.column_names}")
+    off = [abs(theirs / ours - 1) for theirs, ours in zip(times, own, strict=True)]
+    return [
+        {
+            "rows": len(own),
+            "predicted": 0,
+            "max_difference_pct": 100 * max(off),
+            "above_0_1_pct": sum(one > 0.001 for one in off),
+        }
+    ]
+
+
 def version_of(package: str) -> str:
     """The version of an installed package, or of one in a folder of `sys.path`."""
     return next(one.version for one in distributions() if one.metadata["Name"] == package)
@@ -144,18 +172,19 @@ def main(given: Sequence[str] | None = None) -> None:
         sys.path.append(str(asked.consumers))
     recordings, _ = folders() or parser.error("this installation has no datasets: name a file")
     files = asked.files or [recordings / f"{name}.parquet" for name in DATASETS]
-    package = aiconfigurator.CONSUMER.package
+    consumers = {aiconfigurator.CONSUMER.package: of_aiconfigurator, "datasets": of_datasets}
     found = [
         {"consumer": package, "version": version_of(package), "recording": path.name, **figures}
+        for package, read in consumers.items()
         for path in files
-        for figures in of_aiconfigurator(RecordedFarm(path))
+        for figures in read(RecordedFarm(path))
     ]
     columns = {
         "consumer": "consumer", "version": "version", "recording": "recording", "time": "time", "rows": "rows loaded",
         "predicted": "predicted rows", "max_difference_pct": "largest difference %", "above_0_1_pct": "rows off by over 0.1%",
         "min_energy_mj": "least energy mJ",
     }  # fmt: skip
-    table = markdown(list(columns.values()), [[one[name] for name in columns] for one in found])
+    table = markdown(list(columns.values()), [[one.get(name, "") for name in columns] for one in found])
     write("exports", {"consumers": found}, table, repetitions=1)
 
 

@@ -9,9 +9,11 @@ import typer
 
 from farm.api import farm_of
 from farm.api import results as operations
+from farm.atomic_write import own_name
 from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
 from farm.exporters import aiconfigurator as planner
+from farm.exporters import dataset as datasets
 from farm.protocols import Time
 from farm.settings import settings
 
@@ -84,4 +86,34 @@ def aiconfigurator(
             system_file=system,
             consumer_version=consumer_version,
         )
+    write_export(export, output, folder=True, force=force)
+
+
+@app.command()
+@takes(operations.rows, without=_NOT_OF_EXPORTS, required=("type",))
+def dataset(
+    query: dict[str, Any],
+    *,
+    output: Folder,
+    license_id: Annotated[
+        str,
+        typer.Option(
+            "--license", metavar="ID", help="The licence, as Hugging Face names it: cc-by-4.0.", show_default=False
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the dataset.", show_default="that of the folder")
+    ] = None,
+    force: ForceOption = False,
+) -> None:
+    """Write measurements of a device type as a dataset: a recording, and a card that describes its rows and columns.
+
+    The card is a README.md as Hugging Face shows it. farm import dataset and farm replay read the recording.
+
+    Examples:
+        farm export dataset -t nvidia-h200 -c quickstart --license cc-by-4.0 -o h200/
+    """
+    called = own_name(output.resolve().name if name is None else name, option="--name")
+    with farm_of(settings()) as farm:
+        export = datasets.export(farm, query, name=called, license_id=license_id)
     write_export(export, output, folder=True, force=force)

@@ -24,14 +24,14 @@ class ParquetRows(RowExporter):
 
         table = arrow_table(results.rows)
         if results.identity is not None:
-            provenance = _provenance(results.rows, results.identity)
+            provenance = provenance_of(results.rows, results.identity)
             table = table.replace_schema_metadata({METADATA_KEY: json.dumps(provenance.to_json())})
         file = io.BytesIO()
         pq.write_table(table, file, compression="zstd")
         return file.getvalue()
 
 
-def _provenance(rows: Sequence[dict[str, Any]], identity: Identity) -> Provenance:
+def provenance_of(rows: Sequence[dict[str, Any]], identity: Identity) -> Provenance:
     """What makes an export of one device type a recording, which a `recorded` device answers from."""
     of = {name: ", ".join(sorted({str(row[name]) for row in rows})) for name in ("campaign", "host", "source")}
     first, last = (f"{pick(row['measured_at'] for row in rows):%Y-%m-%d}" for pick in (min, max))
