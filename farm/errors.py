@@ -13,9 +13,11 @@ code meaning
 4    something named does not exist: a campaign, a device, a model
 5    the database is at another revision than this version needs
 6    the command did its work, but some jobs ended dead, or
-     a model could not be trained, a configuration measured
+     a model could not be trained, a configuration measured,
+     or a check is undecided
 7    the command did its work, and says that a device is unhealthy,
-     or one side of a comparison slower than it may be
+     or one side of a comparison, or the head of a check,
+     slower than it may be
 130  interrupted; what was submitted resumes
 ==== =========================================================
 """

@@ -57,14 +57,14 @@ Answer = dict[str, Any]
 
 
 def main() -> None:
-    answers = _take_standard_output()
+    answers = take_standard_output()
     set_up_logging(settings(), "farm measure")
     for answer in measure(json.loads(sys.argv[1])):
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _take_standard_output() -> TextIO:
+def take_standard_output() -> TextIO:
     """Standard output for the answers alone: what anything else prints there from now on goes to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -96,7 +96,7 @@ def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
         yield {"refused": {"exit_code": error.exit_code, "message": str(error)}}
         return
     except Exception as error:
-        yield _failure(error)
+        yield failure_of(error)
         return
     here = {name: getattr(device.identity, name) for name in ("uuid", "type", "name")}
     yield {"opened": here, "of": len(found)}
@@ -106,7 +106,7 @@ def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
     try:
         row = device.measure(configuration, rules, explanation)
     except Exception as error:
-        yield _failure(error)
+        yield failure_of(error)
         return
     answer: Answer = {"device": here, "measurement": _columns(configuration, row)}
     if explanation is not None:
@@ -125,13 +125,13 @@ def _soak(
             answer["soak"] = seen.to_json()
             yield {"soaking": answer["soak"]}
     except Exception as error:
-        answer |= _failure(error)
+        answer |= failure_of(error)
         return
     if seen.differences:
         corrupted = ResultsCorrupted(
             differences=seen.differences, digests=seen.digests, seconds=seen.seconds, difference=seen.difference
         )
-        answer |= _failure(corrupted)
+        answer |= failure_of(corrupted)
 
 
 def _chosen(configuration: Configuration, rules: MeasuringRules) -> str:
@@ -154,7 +154,7 @@ def _explained(explanation: Explanation) -> Answer:
     return {**answer, "power_dropped_s": DROPPED_SECONDS}
 
 
-def _failure(error: Exception) -> Answer:
+def failure_of(error: Exception) -> Answer:
     """In the classes of a job's errors. What is not an error of the farm is a defect, and its traceback is logged."""
     message = str(error)
     if not isinstance(error, FarmError):

@@ -37,7 +37,7 @@ app = typer.Typer(
         farm predict "tiled(tile=16) 512x512x512 f32"
     """,
     epilog="Exit codes: 2 bad input, 3 a service cannot be used, 4 no such thing, 5 wrong database revision, "
-    "6 jobs ended dead or no model trained, 7 a device is unhealthy or a group slower than it may be, 130 interrupted.",
+    "6 jobs ended dead or no model trained, 7 a device is unhealthy, or a group or version slower than it may be, 130 interrupted.",
 )
 
 

@@ -6,16 +6,12 @@ The device is opened in a separate process (`workers.single`), which may crash o
 from __future__ import annotations
 
 import json
-import os
-import select
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from annotated_types import Le
@@ -42,6 +38,7 @@ from farm.kernels.source import DEFINITION, SOURCE
 from farm.measurement import MeasuringRules
 from farm.operands import DISTRIBUTIONS, keys_of
 from farm.protocols import ProtocolName
+from farm.services.json_lines import JsonLines, how_it_ended
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 from farm.time_parsing import duration
@@ -151,7 +148,7 @@ def measure(
         farm measure "cublaslt() 131x1536x2048 bf16 nt groups=16*8,3,0"
         farm measure "source(TILE=64) 512x512x512 f32" --source own-kernel.yaml
     """
-    requested, definitions = _defined(Configuration.parse(configuration), source)
+    requested, definitions = defined(Configuration.parse(configuration), source)
     under = rules_of(
         rules, protocol=protocol, power=power, job_seconds=job_seconds, warm_l2=warm_l2, distribution=distribution, seed=seed,
     )  # fmt: skip
@@ -178,7 +175,7 @@ def measure(
         soaking = _soaking(status, shown_progress, soak_s)
         answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which, soaking=soaking)
     if "refused" in answer:
-        raise _refusal(**answer["refused"])
+        raise refusal(**answer["refused"])
     if as_json:
         emit_json(answer)
     if "measurement" in answer and not as_json:
@@ -229,7 +226,7 @@ def rules_of(
     return rules
 
 
-def _defined(requested: Configuration, source: Path | None) -> tuple[Configuration, Sequence[Definition]]:
+def defined(requested: Configuration, source: Path | None) -> tuple[Configuration, Sequence[Definition]]:
     """The configuration with the number of its definition, and the own kernels of a campaign file. Raises `BadInput`."""
     if source is None:
         return requested, ()
@@ -320,7 +317,7 @@ def answer_of(
     environment = environment_for_children()
     with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        messages, late = _Lines(process.stdout), f"its device was not open after {start_seconds:g} s"
+        messages, late = JsonLines(process.stdout), f"its device was not open after {start_seconds:g} s"
         try:
             answer = messages.next(start_seconds)
             if answer is not None and "opened" in answer:
@@ -330,7 +327,7 @@ def answer_of(
             while answer is not None and "soaking" in answer:
                 soaking(answer["soaking"])
                 answer = messages.next(job_seconds)
-            return _killed(_how_it_ended(process.wait())) if answer is None else answer
+            return _killed(how_it_ended(process.wait())) if answer is None else answer
         except TimeoutError:
             return _killed(late)
         finally:
@@ -341,37 +338,8 @@ def _killed(why: str) -> Answer:
     return {"failure": {"kind": "killed", "message": why}}
 
 
-class _Lines:
-    """Reads the messages of a process."""
-
-    def __init__(self, stdout: IO[bytes]) -> None:
-        self._file = stdout.fileno()
-        self._read = b""
-
-    def next(self, seconds: float) -> Answer | None:
-        """The next message; None if the process ended without one. Raises `TimeoutError`."""
-        end = time.monotonic() + seconds
-        while b"\n" not in self._read:
-            if not select.select([self._file], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise TimeoutError
-            block = os.read(self._file, 65_536)
-            if not block:
-                return None
-            self._read += block
-        line, _, self._read = self._read.partition(b"\n")
-        answer: Answer = json.loads(line)
-        return answer
-
-
-def _how_it_ended(status: int) -> str:
-    """The meaning of an exit status. A guardian exits with 128 plus the signal that ended its program."""
-    number = -status if status < 0 else status - 128
-    if number in set(signal.Signals):
-        return f"its process was killed by {signal.Signals(number).name}"
-    return f"its process ended with status {status}, and did not say what it measured"
-
-
-def _refusal(exit_code: int, message: str) -> FarmError:
+def refusal(exit_code: int, message: str) -> FarmError:
+    """The error of a `refused` message of a measuring process."""
     kinds: tuple[type[FarmError], ...] = (BadInput, ServiceUnavailable, NotFound)
     return next(kind for kind in kinds if kind.exit_code == exit_code)(detail=message)
 

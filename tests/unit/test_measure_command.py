@@ -699,7 +699,7 @@ def own_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_own_kernel_is_sent_with_its_definition(own_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requested, definitions = measure._defined(Configuration.parse("source(BM=32,BN=16) 64x64x64 f32"), own_kernels)
+    requested, definitions = measure.defined(Configuration.parse("source(BM=32,BN=16) 64x64x64 f32"), own_kernels)
     (definition,) = definitions
     assert dict(requested.kernel.parameters) == {"BM": 32, "BN": 16, "definition": definition.id}
     found = list[Any]()
