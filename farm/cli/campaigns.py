@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -35,7 +34,6 @@ from farm.operands import OperandRules
 from farm.services.session import Session
 from farm.settings import settings
 
-FileArgument = Annotated[Path, typer.Argument(help="A campaign file (YAML).", show_default=False)]
 WaitOption = Annotated[
     bool,
     typer.Option(

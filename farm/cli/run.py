@@ -15,8 +15,7 @@ from farm import registry
 from farm.api.campaigns import SubmitOptions, with_operands
 from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import installed_toolchains, versions_of
-from farm.campaign import load
-from farm.cli.campaigns import CampaignIncomplete, FileArgument, direct, repeated, store
+from farm.cli.campaigns import CampaignIncomplete, direct, repeated, store
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, print_next, remarks, types_text
 from farm.cli.problem_columns import ADDED, added_cells, usual_columns
@@ -24,6 +23,7 @@ from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
 from farm.cli.training import train_here
+from farm.cli.workload_options import FamilyOption, FileOrWorkload, TraceOption, campaign_text
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
@@ -50,7 +50,9 @@ NOISY_RSE_PCT = 2.0
 def run(
     options: SubmitOptions,
     *,
-    file: FileArgument,
+    file: FileOrWorkload = None,
+    trace: TraceOption = None,
+    family: FamilyOption = None,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train and register models at the end.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,9 +65,10 @@ def run(
         farm run examples/campaigns/quickstart.yaml
         farm run --no-train sweep.yaml
         farm run --again sweep.yaml
+        farm run --trace tunableop_untuned0.csv
     """
     began = time.monotonic()
-    campaign = load(file, limit=settings().max_configurations)
+    campaign = campaign_text(file, trace=trace, families=family).campaign(settings().max_configurations)
     if options.distribution is not None:
         campaign = with_operands(campaign, options.distribution)
     needed = {template.toolchain for family in campaign.families for template in FAMILIES[family].templates}

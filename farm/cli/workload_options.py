@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from farm.campaign import texts_named
+from farm.campaign import Campaign, loads, texts_named
 from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, notes_of, trace_text
 from farm.cli.output import remarks
@@ -56,6 +56,10 @@ class CampaignText:
     name: str
     files: dict[str, str]
 
+    def campaign(self, limit: int) -> Campaign:
+        """The campaign. Raises `CampaignFileError`, and `CampaignTooLarge` beyond that many configurations."""
+        return loads(self.text, name=self.name, limit=limit, owner=None, files=self.files)
+
 
 def campaign_text(file: Path | None, *, trace: Path | None, families: Sequence[str] | None) -> CampaignText:
     """The campaign of a file, or of a trace. Prints what people should know of traces.
@@ -67,7 +71,8 @@ def campaign_text(file: Path | None, *, trace: Path | None, families: Sequence[s
     if trace is None and families:
         raise BadInput(detail="--family goes with --trace; a campaign file names its families.")
     if file is not None:
-        made = CampaignText(text_of(file), str(file), texts_named(text_of(file), file))
+        text = text_of(file)
+        made = CampaignText(text, str(file), texts_named(text, file))
     else:
         made = _of_trace(Path(str(trace)), families or [_DEFAULT_FAMILY])
     for note in notes_of(made.files):
@@ -76,7 +81,7 @@ def campaign_text(file: Path | None, *, trace: Path | None, families: Sequence[s
 
 
 def _of_trace(trace: Path, families: Sequence[str]) -> CampaignText:
-    name = re.sub(r"[^a-z0-9._-]+", "-", trace.name.removesuffix(".gz").lower()).strip("-._")[:100]
+    name = re.sub(r"[^a-z0-9._-]+", "-", trace.name.partition(".")[0].lower()).strip("-._")[:100]
     kernels = [{"family": family} for family in families]
     document = {"name": name or "trace", "problems": {"trace": str(trace)}, "kernels": kernels}
     text = json.dumps(document, ensure_ascii=False, indent=1)

@@ -98,12 +98,10 @@ class _Read:
             key = self._open[0]
             types = tuple(text.strip() for text in line.partition("dtypes: ")[2].split(","))
             self._blocks[key] = replace(self._blocks[key], types=types)
-        elif _TABLE in line:
-            self._table = {}  # each table has all of the ones before
         elif " | " in line and (row := _ROW.search(line)):
             name, batch, m, n, k, count = row.groups()
             key = _Key(name.removeprefix("_"), 1 if batch == "-" else int(batch), int(m), int(n), int(k))
-            self._table[key] = int(count)
+            self._table[key] = int(count)  # each table has the counts of all graphs before
 
     def _add_tuned(self, tuned: re.Match[str], found: Gemms) -> None:
         name, sizes = tuned["name"].removeprefix("_"), [tuned[one] or "1" for one in ("batch", "m", "n", "k")]

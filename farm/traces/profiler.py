@@ -268,10 +268,13 @@ class _Calls:
         self._numbers: dict[tuple[str, str], int] = {}
         self._inputs: list[tuple[str, _Inputs | None]] = []
         self._calls: list[_Call] = []
+        self._steps: set[str] = set()
 
     def note(self, event: Mapping[str, Any]) -> None:
         """Keeps an event of such an operation. Raises `ValueError`."""
         name = event.get("name")
+        if isinstance(name, str) and name.startswith("ProfilerStep#"):
+            self._steps.add(name)
         if not isinstance(name, str) or event.get("cat") == "kernel" or not (name in _READ or _OTHER.search(name)):
             return
         begin, length = _time(event, "ts"), _time(event, "dur")
@@ -295,6 +298,8 @@ class _Calls:
 
     def add_to(self, found: Gemms) -> None:
         """Adds the outermost operations that are read."""
+        if len(self._steps) > 1:
+            found.remark(f"Counts are those of {len(self._steps):,} steps of the profiler together.")
         counts: dict[int | str, int] = {}
         for call in self._outermost():
             key = call.name if call.product is None else call.product

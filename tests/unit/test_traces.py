@@ -150,9 +150,11 @@ def test_events_of_one_line_without_the_usual_frame_are_read(tmp_path: Path) -> 
         event("triton_tem_fused_mm_3", ts=9),
         event(cat="kernel", ts=20),
     ]
+    events += [event("ProfilerStep#7"), event("ProfilerStep#8"), event("ProfilerStep#8", tid=2)]
     trace = reads(tmp_path, json.dumps(events))
     assert counts(trace) == {"mm 8x96x64 f32:f32:f32 nt": 2}
     assert trace.left_out == {"triton_tem_fused_mm_3 is not read": 1}
+    assert trace.remarks == ("Counts are those of 2 steps of the profiler together.",)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from farm.campaign import loads
 from farm.cli.workload_options import campaign_text
 from farm.errors import BadInput
 from farm.kernels import problem_text
@@ -21,8 +20,8 @@ def test_a_trace_makes_a_campaign_of_its_gemms_and_tells_what_is_left_out(
     trace = tmp_path / "My Trace: 1.log"
     shutil.copy(TRACES / "cublaslt.log", trace)
     made = campaign_text(None, trace=trace, families=["cublaslt", "triton"])
-    one = loads(made.text, name=made.name, limit=100, owner="me", files=made.files)
-    assert one.name == "my-trace-1.log"
+    one = made.campaign(100)
+    assert one.name == "my-trace-1"
     assert one.families == ("cublaslt", "triton")
     assert "8x6144x4096 bf16:bf16:f32 nt" in {
         problem_text(each.problem, scalars=False) for each in one.expand() if each.kernel.family == "cublaslt"
