@@ -148,6 +148,22 @@ class BadTrace(BadInput):
     """{where}: {why}."""
 
 
+class BadLanguageModel(BadInput):
+    """{where}: {why}"""
+
+
+class UnknownLanguageModel(BadInput):
+    """There is no language model {value!r}; {hint}"""
+
+
+class DoesNotDivide(BadInput):
+    """The {count:,} {what} of {model} cannot be divided among {gpus:,} GPUs; {key} may be {fitting}."""
+
+
+class BadStep(BadInput):
+    """{name} is {value!r}; {why}."""
+
+
 class BadConfiguration(BadInput):
     """{value!r} is not a configuration: {why}. Write it as in: tiled(tile=16) 512x512x512 f32:f32:f32 nn alpha=1 beta=0"""
 

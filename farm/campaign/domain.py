@@ -20,12 +20,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator, ValidationInfo
 
 from farm.campaign.axes import shown
-from farm.campaign.named_shapes import MODELS, ModelDimensions
+from farm.campaign.named_shapes import MODELS, layer_weights
 from farm.campaign.shape_files import FileContext, among, parse_shapes
 from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import NUMBER, TEXT, FileModel, Mappings, Value, Values, as_list, ordered
 from farm.campaign.weighted import Weighted
 from farm.gemm import MAX_EXTENT, Shape
+from farm.language_models.built_in import built_in
 
 T = TypeVar("T")
 
@@ -106,10 +107,14 @@ def _degree(written: object) -> int:
 
 
 def _model_name(written: object) -> str:
-    known = [model.name for model in MODELS]
-    if isinstance(written, str) and written in known:
-        return written
-    raise ValueError(f"there is no model {shown(written)}; {did_you_mean(str(written), known)}")
+    name = str(written)
+    try:
+        layer_weights(built_in(name))
+    except KeyError:
+        raise ValueError(
+            f"{name} has no layers of queries, keys and values at once; use problems: {{model: {name}}}"
+        ) from None
+    return name
 
 
 def _shapes_of_file(written: object, info: ValidationInfo) -> Weighted[Shape]:
@@ -200,9 +205,9 @@ class Layers(Source):
     @cached_property
     def _weights(self) -> list[list[list[tuple[int, int]]]]:
         """(n, k) by model, weight and degree of tensor parallelism."""
-        models = [model_named(name) for name in self.layers]
-        return [[[_split(name, n, k, over) for over in self.tensor_parallel] for name, (n, k) in model.weights().items()]
-                for model in models]  # fmt: skip
+        models = [layer_weights(built_in(name)) for name in self.layers]
+        return [[[_split(name, n, k, over) for over in self.tensor_parallel] for name, (n, k) in weights.items()]
+                for weights in models]  # fmt: skip
 
     def shape(self, u: Sequence[float]) -> Shape:
         weights = item_at(self._weights, u[1])
@@ -295,18 +300,13 @@ def item_at(items: Sequence[T], u: float) -> T:
     return items[min(int(u * len(items)), len(items) - 1)]
 
 
-def model_named(name: str) -> ModelDimensions:
-    """The model of that name. Raises KeyError."""
-    return {model.name: model for model in MODELS}[name]
-
-
 @cache
 def named_domains() -> Mapping[str, tuple[Source, ...]]:
     """The domains that a campaign file can name."""
     large = LogRange(16, 32768)
     align = Weighted({1: 0.25, 8: 0.25, 64: 0.25, 256: 0.25})
     general = Ranges(m=LogRange(1, 16384), n=large, k=large, align=align, weight=0.6)
-    models = tuple(sorted(model.name for model in MODELS))
+    models = tuple(sorted(MODELS))
     serving = Layers(layers=models, tokens=LogRange(1, 16384), tensor_parallel=(1, 2, 4, 8), weight=0.4)
     return {"serving-and-general": (general, serving)}
 

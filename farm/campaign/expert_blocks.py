@@ -16,15 +16,14 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from farm.campaign.axes import Axis, AxisKey, shown
-from farm.campaign.named_shapes import EXPERT_LAYERS
 from farm.campaign.problem_blocks import ListedBlock, ProblemBlock
-from farm.campaign.routing import Routing, parse_recorded, parse_routings
 from farm.campaign.shape_files import FileContext, among
-from farm.campaign.suggestions import did_you_mean
 from farm.campaign.values import TEXT, Value, Values, ordered, wrong_key
 from farm.errors import BadGroups
 from farm.gemm import MAX_EXTENT, Problem, Shape
 from farm.groups import MAX_GROUPS, Groups
+from farm.language_models.built_in import built_in
+from farm.routing import Routing, parse_recorded, parse_routings
 
 MAX_TOKENS = 2**17
 MAX_DRAWS = 2**24
@@ -54,9 +53,10 @@ def _routing_of(written: object) -> Routing:
 
 
 def _model_of(written: object) -> str:
-    if isinstance(written, str) and written in EXPERT_LAYERS:
-        return written
-    raise ValueError(f"there is no model {shown(written)}; {did_you_mean(str(written), EXPERT_LAYERS)}")
+    name = str(written)
+    if not built_in(name).experts:
+        raise ValueError(f"{name} has no experts; remove routing for the list of its GEMMs")
+    return name
 
 
 class GroupedBlock(ProblemBlock):
@@ -163,15 +163,15 @@ class ExpertsBlock(RoutingKeys, WeightsBlock):
 class ModelBlock(RoutingKeys):
     """Experts of a published model. A campaign has them as `ExpertsBlock`."""
 
-    model: Annotated[str, Value(_model_of, schema={"enum": list(EXPERT_LAYERS)})] = Field(
-        description=f"instead of `experts`, `top_k` and `weights`, a model that has them: `{' '.join(EXPERT_LAYERS)}`"
+    model: Annotated[str, Value(_model_of)] = Field(
+        description="instead of `experts`, `top_k` and `weights`, a [built-in language model](language_models.md) that has experts"
     )
 
     def as_experts(self) -> ExpertsBlock:
         """The same block with the experts written out."""
-        layer = EXPERT_LAYERS[self.model]
+        layer = built_in(self.model).experts[0]
         keys = {name: getattr(self, name) for name in type(self).model_fields if name != "model"}
-        weights = tuple(sorted(layer.weights))
+        weights = tuple(sorted((n, k) for _, n, k in layer.matrices))
         return ExpertsBlock.model_construct(experts=layer.experts, top_k=layer.top_k, weights=weights, **keys)
 
 

@@ -26,19 +26,19 @@ from farm.campaign.domain import (
     Ranges,
     Source,
     mixture,
-    model_named,
     named_domains,
     random_points,
     sobol_points,
 )
 from farm.campaign.drawing import MAX_WITHOUT_KERNEL, draw
-from farm.campaign.named_shapes import MODELS
+from farm.campaign.named_shapes import MODELS, layer_weights
 from farm.campaign.problem_blocks import DomainBlock
 from farm.campaign.shape_files import parse_shapes
 from farm.campaign.weighted import Weighted
 from farm.errors import CampaignFileError, CampaignTooLarge, NothingToMeasure
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import Configuration
+from farm.language_models.built_in import built_in
 from support.known_devices import H200
 
 F32, F64, F16 = (ElementTypes.parse(name) for name in ("f32", "f64", "f16"))
@@ -114,7 +114,7 @@ def test_every_shape_of_the_default_domain_is_in_its_documented_range_or_a_layer
         assert 16 <= shape.k <= 32768
         return
     assert isinstance(source, Layers)
-    splits = {(n // a, k // b) for model in MODELS for n, k in model.weights().values() for a in source.tensor_parallel
+    splits = {(n // a, k // b) for model in MODELS for n, k in layer_weights(built_in(model)).values() for a in source.tensor_parallel
               for b in source.tensor_parallel if a == 1 or b == 1}  # fmt: skip
     assert (shape.n, shape.k) in splits
 
@@ -126,7 +126,7 @@ def test_the_default_domain_has_odd_and_aligned_sizes_and_every_model() -> None:
     assert shares_of[64] > 0.4
     assert shares_of[256] > 0.2
     n_of = {shape.n for shape in shapes}
-    assert all(model_named(model.name).weights()["output head"][0] in n_of for model in MODELS)
+    assert all(layer_weights(built_in(model))["output head"][0] in n_of for model in MODELS)
 
 
 def test_a_log_range_gives_each_factor_of_two_the_same_share() -> None:
@@ -521,7 +521,7 @@ problems:
         ("{m: 1, n: 1, k: 1, align: {}}", "[0].align: it is empty; write for example {1: 1, 8: 1, 64: 2}"),
         ("{m: 1, n: 1, k: 1, weight: 0}", "[0].weight: 0 is not a weight; write a number above 0, such as 1 or 0.5"),
         ("{m: 1, n: 1, k: 1, aligned: 8}", "[0].aligned: there is no such field here; did you mean align?"),
-        ("{layers: llama-3.1-9b, tokens: 1}", "[0].layers: there is no model 'llama-3.1-9b'; did you mean llama-3.1-8b?"),
+        ("{layers: llama-3.1-9b, tokens: 1}", "[0].layers: There is no language model 'llama-3.1-9b'; did you mean llama-3.1-8b or "),
         ("serving-general", "[0]: there is no domain 'serving-general'; did you mean serving-and-general?"),
         ("5..9", "[0]: there is no domain '5..9'; use one of serving-and-general"),
         ("{weight: 2}", "[0]: a mapping is not part of a domain; write the name of a domain, "),

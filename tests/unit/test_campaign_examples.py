@@ -91,7 +91,7 @@ def test_the_documentation_names_every_field_family_set_and_name_of_a_constraint
     ]
     names += [*MeasuringRules.model_fields, *timing.model_fields, *shape_sets(), *FAMILIES, *PROBLEM_NAMES]
     names += [*STRATEGIES, *(name for strategy in STRATEGIES.values() for name in strategy.model_fields)]
-    names += [*DomainBlock.model_fields, *named_domains(), *(model.name for model in MODELS)]
+    names += [*DomainBlock.model_fields, *named_domains(), *MODELS]
     names += [name for fields in SOURCES.values() for name in fields.model_fields]
     names += [p.name for family in FAMILIES.values() for p in family.parameters]
     missing = [name for name in names if not re.search(rf"`{re.escape(name)}\b[^`]*`|`[^`]*\b{re.escape(name)}`", DOCS)]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.campaign.routing import Routing, parse_routings
 from farm.groups import Groups
+from farm.routing import Routing, parse_routings
 
 RULES = ["balanced", "uniform", "zipf 0.3", "zipf 1.2", "zipf 10"]
 
