@@ -58,7 +58,7 @@ def own_kernel(folder: Path) -> str:
 
 def library(folder: Path) -> str:
     """Writes the campaign of cuBLASLt, and returns its name."""
-    problems = {"shapes": LIBRARY_SHAPES, "types": ["f16", "bf16"], "layout": "nt"}
+    problems = {"shapes": LIBRARY_SHAPES, "types": ["f16", "bf16"], "layouts": "nt"}
     campaign = {"name": "library", "problems": problems, "kernels": [{"family": "cublaslt", "algorithm": 0}]}
     (folder / "library.yaml").write_text(yaml.safe_dump(campaign))
     return "library.yaml"

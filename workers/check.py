@@ -47,15 +47,13 @@ from farm.logs import set_up_logging
 from farm.paired import Arm, PairedResult, Verdict, compared, log_ratio, order_of
 from farm.protocols import PROTOCOLS, ProtocolName
 from farm.services.json_lines import JsonLines, how_it_ended
+from farm.services.measuring_in_turn import START_SECONDS
 from farm.services.process_groups import end_with_parent
 from farm.settings import environment_for_children, settings
 from workers.device_lock import DeviceLock, lock_folder
 from workers.single import take_standard_output
 
 Answer = dict[str, Any]
-
-START_SECONDS = 120.0
-"""Time limit for importing libraries, which may not be cached, and opening the device."""
 
 MAX_ROUNDS = 200
 """A recorded device, whose rows do not differ from round to round, may decide nothing in any time."""

@@ -5,20 +5,15 @@ A process of `workers.check` measures. This one reads what is compared, and show
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 import typer
 
-from farm import python_program
 from farm.cli.check_view import Compared, Run
-from farm.cli.measure import GRACE_SECONDS, START_SECONDS, defined, refusal, rules_of
+from farm.cli.measure import defined, refusal, rules_of
 from farm.cli.output import JsonOption, emit_json
 from farm.errors import BadInput, NotMeasured
 from farm.kernel_versions import Pair, campaign_with, pairs_of
@@ -26,9 +21,8 @@ from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.paired import CONFIDENCE, THRESHOLD, Arm
 from farm.protocols import ProtocolName
-from farm.services.json_lines import JsonLines, how_it_ended
-from farm.services.processes import end_guarded, start_guarded
-from farm.settings import environment_for_children, settings
+from farm.services.measuring_in_turn import measured_in_turn
+from farm.settings import settings
 from farm.time_parsing import duration
 
 Answer = dict[str, Any]
@@ -149,7 +143,7 @@ def check(
     }
     run = Run(compared, threshold)
     if compared.pairs:
-        _measure(run, request, job_seconds=under.job_seconds)
+        _measure(run, request)
     if as_json:
         emit_json(run.document())
     else:
@@ -238,14 +232,14 @@ def _lean(rules: MeasuringRules) -> MeasuringRules:
 # --- measuring ----------------------------------------------------------------------------------
 
 
-def _measure(run: Run, request: Answer, *, job_seconds: float) -> None:
+def _measure(run: Run, request: Answer) -> None:
     """Measures until all is known, or Ctrl-C. No process is left running."""
     from farm.cli.progress import counting  # it imports the farm's API
 
     total = len(run.compared.pairs)
     try:
         with counting("measuring in turn", total) as done:
-            for answer in _answers(request, job_seconds=job_seconds):
+            for answer in measured_in_turn(request):
                 if "refused" in answer:
                     raise refusal(**answer["refused"])
                 if "opened" in answer:
@@ -261,35 +255,3 @@ def _measure(run: Run, request: Answer, *, job_seconds: float) -> None:
                     raise NotMeasured(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
     except KeyboardInterrupt:
         run.interrupted = True
-
-
-def _answers(request: Answer, *, job_seconds: float) -> Iterator[Answer]:
-    """The messages of a process of `workers.check`."""
-    with ExitStack() as held:
-        file = held.enter_context(NamedTemporaryFile("w", encoding="utf-8", suffix=".json"))
-        json.dump(request, file)
-        file.flush()
-        command = python_program.program("workers.check", file.name)
-        process = held.enter_context(
-            start_guarded(
-                command, environment=environment_for_children(), grace_s=GRACE_SECONDS, stdout=subprocess.PIPE
-            )
-        )
-        assert process.stdout is not None
-        messages = JsonLines(process.stdout)
-        # It ends what is late itself. Between two messages it may start two processes, and measure four times.
-        patience_s = 2 * START_SECONDS + 5 * job_seconds
-        pairs_left = len(request["pairs"])
-        try:
-            while pairs_left:
-                answer = messages.next(patience_s)
-                if answer is None:
-                    answer = {"failure": {"kind": "killed", "message": how_it_ended(process.wait())}}
-                yield answer
-                if answer.keys() & {"refused", "failure"} and "pair" not in answer:
-                    return
-                pairs_left -= "pair" in answer
-        except TimeoutError:
-            yield {"failure": {"kind": "killed", "message": f"nothing was measured for {patience_s:g} s"}}
-        finally:
-            end_guarded(process)

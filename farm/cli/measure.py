@@ -39,15 +39,10 @@ from farm.measurement import MeasuringRules
 from farm.operands import DISTRIBUTIONS, keys_of
 from farm.protocols import ProtocolName
 from farm.services.json_lines import JsonLines, how_it_ended
+from farm.services.measuring_in_turn import GRACE_SECONDS, START_SECONDS
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
 from farm.time_parsing import duration
-
-START_SECONDS = 120.0
-"""Time limit for importing libraries, which may not be cached, and opening the device."""
-
-GRACE_SECONDS = 1.0
-"""Time between SIGTERM, which the measuring process does not handle, and SIGKILL."""
 
 _MAX_JOB_SECONDS = next(
     bound.le for bound in MeasuringRules.model_fields["job_seconds"].metadata if isinstance(bound, Le)
