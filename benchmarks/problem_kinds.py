@@ -116,6 +116,7 @@ CLOSE_PCT = 3
 ALGORITHM = ("tile", "stages", "cluster", "split_k", "algorithm_id", "config_id")
 """Details of a row that say what the library chose."""
 
+BEGAN = time.perf_counter()
 REST_SECONDS = 0.5
 LOAD_SECONDS = 0.05
 BRIEF = MeasuringRules(timing=TimingRules(min_samples=5, max_seconds=0.05, warmup_seconds=0.01))
@@ -224,45 +225,70 @@ def prepare(device: Any, given: Sequence[Configuration]) -> None:
 
 
 class Pair:
+    """A problem, measured by the farm and by what a graph launches."""
+
+    def __init__(self, device: Any, configuration: Configuration, graph: TorchGraph) -> None:
+        self.configuration = configuration
+        self._device, self._graph = device, graph
+        self.farm_ms: list[float] = []
+        self.other_ms: list[float] = []
+        self.algorithm: dict[str, Any] = {}
+
+    def measure(self, chance: random.Random) -> None:
+        """Both, once, in random order. Raises `FarmError` and keeps neither."""
+        other_first = chance.random() < 0.5
+        other_ms = self._other() if other_first else None
+        row = self._device.measure(self.configuration, MeasuringRules())
+        self.other_ms.append(self._other() if other_ms is None else other_ms)
+        self.farm_ms.append(row.runtime_burst_ms)
+        self.algorithm = {name: row.details.get(name) for name in ALGORITHM}
+
+    def _other(self) -> float:
+        return self._graph.times(LOAD_SECONDS, REST_SECONDS)[0]
+
+    def times(self, other: str) -> dict[str, Any]:
+        """The kernel and the medians. `other` names the time of the graph."""
+        ratios = [farm / other for farm, other in zip(self.farm_ms, self.other_ms, strict=True)]
+        return {
+            "kernel": str(self.configuration.kernel), "farm_ms": statistics.median(self.farm_ms), other: statistics.median(self.other_ms),
+            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+        }  # fmt: skip
+
+
+class TorchPair(Pair):
     """A problem, measured by the farm and by PyTorch."""
 
     def __init__(self, torch: Any, device: Any, line: str, given: Sequence[Configuration]) -> None:
-        self.line, self._device = line, device
-        self.configuration = given[0] if len(given) == 1 else fastest(device, given)
-        problem = self.configuration.problem
+        self.line = line
+        configuration = given[0] if len(given) == 1 else fastest(device, given)
+        problem = configuration.problem
         call = call_of(torch, problem)
         # A sparse B is there compressed alone.
         set_bytes = problem.operand_bytes if problem.sparsity is Sparsity.NONE else problem.bytes
         sets = cold_sets(set_bytes, device.identity.traits.l2_bytes)
         operands = [operand_set(torch, problem) for _ in range(sets)]
-        self._graph = TorchGraph(torch, call, operands)
+        super().__init__(device, configuration, TorchGraph(torch, call, operands))
         self.torch_kernels = kernels_of(torch, lambda: call(*operands[0]))
-        with device.replaying(self.configuration, OperandRules()) as work:
+        with device.replaying(configuration, OperandRules()) as work:
             self.farm_kernels = kernels_of(torch, lambda: work.kernel.launch(0))
-        self.farm_ms: list[float] = []
-        self.torch_ms: list[float] = []
-        self.algorithm: dict[str, Any] = {}
-
-    def measure(self, chance: random.Random) -> None:
-        """Both, once, in random order. Raises `FarmError` and keeps neither."""
-        by_torch_first = chance.random() < 0.5
-        torch_ms = self._by_torch() if by_torch_first else None
-        row = self._device.measure(self.configuration, MeasuringRules())
-        self.torch_ms.append(self._by_torch() if torch_ms is None else torch_ms)
-        self.farm_ms.append(row.runtime_burst_ms)
-        self.algorithm = {name: row.details.get(name) for name in ALGORITHM}
-
-    def _by_torch(self) -> float:
-        return self._graph.times(LOAD_SECONDS, REST_SECONDS)[0]
 
     def row(self) -> dict[str, Any]:
-        ratios = [farm / other for farm, other in zip(self.farm_ms, self.torch_ms, strict=True)]
         return {
-            "problem": self.line, "kernel": str(self.configuration.kernel), "farm_ms": statistics.median(self.farm_ms), "torch_ms": statistics.median(self.torch_ms),
-            "ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios),
+            "problem": self.line, **self.times("torch_ms"),
             "same_kernel": self.farm_kernels == self.torch_kernels, "farm_kernels": self.farm_kernels,
             "torch_kernels": self.torch_kernels, "algorithm": self.algorithm,
         }  # fmt: skip
+
+
+def in_rounds(pairs: Sequence[Pair], rounds: int, chance: random.Random) -> None:
+    """Measures every pair once in each round, in shuffled order."""
+    for number in range(rounds):
+        for pair in chance.sample(pairs, len(pairs)):
+            try:
+                pair.measure(chance)
+            except FarmError as error:
+                print(f"round {number}, {pair.configuration}: {error}", file=sys.stderr)
+        print(f"round {number}: {time.perf_counter() - BEGAN:.0f} s", file=sys.stderr)
 
 
 def figures(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -325,8 +351,8 @@ def main() -> None:
     kinds = asked.kinds.split(",")
     if unknown := set(kinds) - set(KINDS):
         parser.error(f"--kinds: {', '.join(sorted(unknown))}: use {', '.join(KINDS)}")
-    chance, began = random.Random(7), time.perf_counter()
-    pairs: dict[str, list[Pair]] = {kind: [] for kind in kinds}
+    chance = random.Random(7)
+    pairs: dict[str, list[TorchPair]] = {kind: [] for kind in kinds}
     failed: dict[str, str] = {}
     with first_card() as device:
         import torch
@@ -338,19 +364,12 @@ def main() -> None:
         for kind in kinds:
             for line in KINDS[kind]:
                 try:
-                    pairs[kind].append(Pair(torch, device, line, lines[line]))
+                    pairs[kind].append(TorchPair(torch, device, line, lines[line]))
                 except (FarmError, RuntimeError, ValueError) as error:
                     failed[line] = str(error).splitlines()[0]
                     print(f"{line}: {failed[line]}", file=sys.stderr)
-        print(f"prepared: {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        every = [pair for of_kind in pairs.values() for pair in of_kind]
-        for number in range(asked.rounds):
-            for pair in chance.sample(every, len(every)):
-                try:
-                    pair.measure(chance)
-                except FarmError as error:
-                    print(f"round {number}, {pair.line}: {error}", file=sys.stderr)
-            print(f"round {number}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        print(f"prepared: {time.perf_counter() - BEGAN:.0f} s", file=sys.stderr)
+        in_rounds([pair for of_kind in pairs.values() for pair in of_kind], asked.rounds, chance)
         version = torch.__version__
     rows = {kind: [pair.row() for pair in of_kind if pair.farm_ms] for kind, of_kind in pairs.items()}
     found = figures(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import against_tools as tools
+from benchmarks import cutlass_examples as examples
 from benchmarks import cutlass_profiler as profiler
 from benchmarks import cutlass_vs_cublaslt as beside_library
 from benchmarks import duty, recordings, referee
@@ -445,6 +447,50 @@ def test_only_times_of_the_same_kernel_must_agree() -> None:
         "| batches | `bmm` | 3 | 2 | 1.5% | 2 | 2% |",
         "| fused operations | `addmm` with an activation | 1 | 0 | – | 0 | – |",
     ]
+
+
+# --- examples of CUTLASS -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", examples.EXAMPLES, ids=lambda one: f"{one.number}: {one.about}")
+def test_the_farm_measures_every_problem_of_the_examples_on_hopper(example: examples.Example) -> None:
+    for problem in example.problems:
+        configuration = example.configuration(problem)
+        assert configuration.why_invalid(traits_of_capability((9, 0))) is None
+        assert configuration.binary(traits_of_capability((9, 0))) == example.binary
+
+
+@pytest.mark.parametrize("example", examples.EXAMPLES, ids=lambda one: f"{one.number}: {one.about}")
+def test_what_is_compiled_of_an_example_has_its_changes_and_none_of_its_own_launches(example: examples.Example) -> None:
+    library = pytest.importorskip("cutlass_library")
+    place = Path(library.__path__[0], "source", "examples", examples.FOLDERS[example.number])
+    source = (place / f"{examples.FILES[example.number]}.cu").read_text()
+    made = examples.source_of(example, source)
+    assert all(after in made for _, after in example.changes)
+    assert "int main(" in source
+    assert "int main(" not in made
+    of_farm = made[made.index("namespace of_farm {") :]
+    assert "using Kernel = cutlass::gemm::kernel::GemmUniversal" in of_farm
+    assert 'extern "C" __global__' not in of_farm  # the farm's kernel is not compiled again
+    assert "namespace cute {" not in of_farm  # it would hide CUTLASS's
+    for before, _ in example.changes:
+        with pytest.raises(ValueError, match="0 times, not once"):
+            examples.source_of(example, source.replace(before, "else"))
+
+
+def test_the_operands_of_an_example_lie_as_its_library_reads_them() -> None:
+    (struct,) = re.findall(r"^struct Given \{\n(.*?)^\};", examples.ENTRIES.read_text(), re.DOTALL | re.MULTILINE)
+    names = re.findall(r"[*\s](\w+)(?=[,;])", re.sub(r"//.*", "", struct))
+    assert names == [name for name, _ in examples.Given._fields_]
+
+
+def test_an_example_has_the_farm_s_kernel_where_all_parts_are_its_own() -> None:
+    same = dict.fromkeys(examples.SAME, True)
+    assert examples.kernel_of({"same": same}) == "yes"
+    other = {**same, "main loop": False, "epilogue": False}
+    assert examples.kernel_of({"same": other}) == "closest: other main loop and epilogue"
+    one, another = Counter({"HGMMA": 6, "MOV": 2}), Counter({"HGMMA": 6, "MOV": 4, "BRA": 2})
+    assert examples.shared_code(one, another) == 0.8
 
 
 # --- referee -------------------------------------------------------------------------------------------
