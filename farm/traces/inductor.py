@@ -19,17 +19,25 @@ from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.scale import Scale
 from farm.traces.torch_types import scale_of, torch_type
-from farm.traces.trace import Gemms, Lines, layout_of, transposed
+from farm.traces.trace import Gemms, Lines, balanced_groups, layout_of, transposed
 
 _TUNED = re.compile(
-    r"Tuned aten\.(?P<name>\w+)(?:\.\w+)?: (?:batch=(?P<batch>\w+), )?m=(?P<m>\w+), n=(?P<n>\w+), k=(?P<k>\w+), "
+    r"Tuned aten\.(?P<name>\w+)(?:\.\w+)?: (?:batch(?:_size)?=(?P<batch>\w+), )?m=(?P<m>\w+), n=(?P<n>\w+), k=(?P<k>\w+), "
     r"(?:mat1_dtype=(?P<a>[\w.]+), mat2_dtype=(?P<b>[\w.]+), )?.*?Layout\('[^']*', (?P<d>[\w.]+)"
+)
+_GROUPED = re.compile(
+    r"Tuned aten\._(?P<scaled>scaled_)?grouped_mm\S*: mat1_shape=\[(?P<a>[\d, ]+)\], mat2_shape=\[(?P<b>[\d, ]+)\], "
+    r"mat1_dtype=(?P<of_a>[\w.]+), mat2_dtype=(?P<of_b>[\w.]+), .*?Layout\('[^']*', (?P<d>[\w.]+)"
 )
 _AUTOTUNE = re.compile(r"AUTOTUNE (\w+)\(([^)]*)\)")
 _SIZES = re.compile(r"\d{1,12}(?:x\d{1,12})*", re.ASCII)
 _STRIDES = re.compile(r"\[([\d, ]*)\]")
 _ROW = re.compile(r"aten\.(\w+)(?:\.\w+)? +\| +(\d+|-) +\| +(\d+) +\| +(\d+) +\| +(\d+) +\| +(\d+)\s*$", re.ASCII)
 _TABLE = "Overview info of inductor aten mms"
+
+_NO_STRIDES = (
+    "Inductor logs strides of products that it autotunes alone: B of others is taken as transposed, as weights are."
+)
 
 _FIRST = {"mm": 0, "bmm": 0, "int_mm": 0, "scaled_mm": 0, "addmm": 1, "baddbmm": 1}
 """The operations, with the place of A among their matrices."""
@@ -77,6 +85,21 @@ class Inductor:
         read.add_to(found)
 
 
+def _add_grouped(grouped: re.Match[str], found: Gemms) -> None:
+    """Adds a product in groups of the rows of A, for which there are no strides: B is taken as transposed."""
+    a, b = ([int(size) for size in grouped[matrix].split(",")] for matrix in ("a", "b"))
+    try:
+        types = tuple(torch_type(grouped[name]) for name in ("of_a", "of_b", "d"))
+        groups = balanced_groups(a, b, found)
+    except ValueError as error:
+        found.leave_out(f"aten._grouped_mm of {error}")
+        return
+    scale = Scale.ROW if grouped["scaled"] else Scale.NONE
+    found.remark(_NO_STRIDES)
+    shape = a[0], b[2], a[1]
+    found.add("grouped_mm", shape, (types[0], types[1], types[2]), layout_of(False, True), groups=groups, scale=scale)
+
+
 class _Read:
     """What the lines of a log have."""
 
@@ -88,10 +111,15 @@ class _Read:
         self._open: tuple[_Key, str, list[str]] | None = None  # the block whose strides and types may follow
 
     def line(self, line: str, found: Gemms) -> None:
-        if "Tuned aten." in line and (tuned := _TUNED.search(line)):
-            self._add_tuned(tuned, found)
+        if "Tuned aten." in line:
+            if tuned := _TUNED.search(line):
+                self._add_tuned(tuned, found)
+            elif grouped := _GROUPED.search(line):
+                _add_grouped(grouped, found)
+            else:
+                found.leave_out(f"{line[line.index('Tuned aten.') :].split(':', maxsplit=1)[0][:60]} is not read")
         elif "AUTOTUNE " in line and (block := _AUTOTUNE.search(line)):
-            self._begin(block[1].removeprefix("_"), block[2], found)
+            self._begin(block[1].removeprefix("_").removesuffix("_v2"), block[2], found)
         elif self._open is not None and "strides: [" in line:
             self._add_strides(line)
         elif self._open is not None and "dtypes: " in line:
@@ -100,11 +128,16 @@ class _Read:
             self._blocks[key] = replace(self._blocks[key], types=types)
         elif " | " in line and (row := _ROW.search(line)):
             name, batch, m, n, k, count = row.groups()
-            key = _Key(name.removeprefix("_"), 1 if batch == "-" else int(batch), int(m), int(n), int(k))
+            key = _Key(
+                name.removeprefix("_").removesuffix("_v2"), 1 if batch == "-" else int(batch), int(m), int(n), int(k)
+            )
             self._table[key] = int(count)  # each table has the counts of all graphs before
 
     def _add_tuned(self, tuned: re.Match[str], found: Gemms) -> None:
-        name, sizes = tuned["name"].removeprefix("_"), [tuned[one] or "1" for one in ("batch", "m", "n", "k")]
+        name, sizes = (
+            tuned["name"].removeprefix("_").removesuffix("_v2"),
+            [tuned[one] or "1" for one in ("batch", "m", "n", "k")],
+        )
         if name not in _FIRST:
             found.leave_out(f"aten.{tuned['name']} is not read")
         elif not all(size.isdigit() and len(size) < 13 for size in sizes):
@@ -185,9 +218,7 @@ class _Read:
     def _add(self, key: _Key, types: _Types, calls: int, found: Gemms) -> None:
         details = self._blocks.get(key, _Details())
         if not details.known:
-            found.remark(
-                "Inductor logs strides of products that it autotunes alone: B of others is taken as transposed, as weights are."
-            )
+            found.remark(_NO_STRIDES)
         if key.name == "scaled_mm" and key not in self._blocks:
             found.remark(
                 "Inductor does not log scale factors of products that it does not autotune: taken as one for each tensor."

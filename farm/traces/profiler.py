@@ -17,10 +17,9 @@ from typing import Any
 from farm.errors import BadTrace
 from farm.fusion import Fusion
 from farm.gemm import ElementType
-from farm.groups import MAX_GROUPS, Groups
 from farm.scale import Scale
-from farm.traces.torch_types import NUMBERED, scale_of, torch_type
-from farm.traces.trace import Gemms, layout_of, transposed
+from farm.traces.torch_types import NUMBERED, parsed_scale, scale_of, torch_type
+from farm.traces.trace import Gemms, balanced_groups, layout_of, transposed
 
 MAX_EVENTS = 2_000_000
 """Events of products in one trace."""
@@ -58,6 +57,13 @@ class _Inputs:
         """A number. Raises `ValueError`."""
         text = str(self.values[place]) if place < len(self.values) else ""
         return float(text) if text else default
+
+    def numbered(self, place: int) -> ElementType | None:
+        """A type that is given by its number; None if it is not given. Raises `ValueError`."""
+        number = str(self.values[place]) if place < len(self.values) else ""
+        if number and number not in NUMBERED:
+            raise ValueError(f"the output type number {number[:10]}")
+        return NUMBERED.get(number)
 
     def given(self, place: int) -> bool:
         return place < len(self.types) and bool(self.types[place])
@@ -99,6 +105,9 @@ class _Product:
         )
 
 
+_RECIPES = {"[0]": "tensor", "[1]": "row", "[4]": "1x128", "[5]": "128x128"}
+"""Scale factors by the number of `torch.nn.functional.ScalingType`."""
+
 _Add = Callable[[str, _Inputs, int, Gemms], None]
 
 
@@ -127,11 +136,18 @@ def _addmm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
 
 
 def _scaled_mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
-    number = str(inputs.values[6]) if len(inputs.values) > 6 else ""
-    d = NUMBERED.get(number) if number else inputs.type(0)
-    if d is None:
-        raise ValueError(f"the output type number {number[:10]}")
+    d = inputs.numbered(6) or inputs.type(0)
     _add_scaled(name, _Product(inputs, 0, 1), calls, found, d=d, bias=4, scales=(2, 3))
+
+
+def _scaled_mm_v2(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
+    of_a, of_b = (_RECIPES.get(str(inputs.values[place])) if place < len(inputs.values) else None for place in (3, 6))
+    scale = None if of_a is None or of_b is None else parsed_scale(of_a, of_b)
+    if scale is None:
+        raise ValueError("scale factors that the farm has not")
+    fused = Fusion.BIAS if inputs.given(8) else Fusion.NONE
+    d = inputs.numbered(9) or inputs.type(0)
+    _Product(inputs, 0, 1).add(name, calls, found, d=d, scale=scale, fused=fused)
 
 
 def _cutlass_scaled_mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
@@ -153,26 +169,20 @@ def _grouped_mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
 
 
 def _scaled_grouped_mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
-    _add_grouped(name, inputs, calls, found, d=ElementType.BF16, scale=Scale.ROW)
+    _add_grouped(name, inputs, calls, found, d=inputs.numbered(7) or ElementType.BF16, scale=Scale.ROW)
 
 
 def _add_grouped(name: str, inputs: _Inputs, calls: int, found: Gemms, *, d: ElementType, scale: Scale) -> None:
     rows, weights = inputs.matrix(0), inputs.matrix(1)
-    if len(rows) != 2 or len(weights) != 3 or rows[1] != weights[1]:
-        raise ValueError("groups that are not of the rows of A")
-    count, _, n = weights
-    if not 1 <= count <= MAX_GROUPS:
-        raise ValueError(f"{count:,} groups")
-    found.remark("The profiler does not record the rows of each group: they are taken as balanced.")
-    each, more = divmod(rows[0], count)
+    groups = balanced_groups(rows, weights, found)
     found.add(
         name,
-        (rows[0], n, rows[1]),
+        (rows[0], weights[2], rows[1]),
         (inputs.type(0), inputs.type(1), d),
         layout_of(False, inputs.lies_transposed(1)),
         calls=calls,
         scale=scale,
-        groups=Groups.of(each + (group < more) for group in range(count)),
+        groups=groups,
     )
 
 
@@ -186,6 +196,7 @@ _READ: Mapping[str, _Add] = {
     "aten::baddbmm_": _addmm,
     "aten::_addmm_activation": _addmm,
     "aten::_scaled_mm": _scaled_mm,
+    "aten::_scaled_mm_v2": _scaled_mm_v2,
     "aten::_grouped_mm": _grouped_mm,
     "aten::_scaled_grouped_mm": _scaled_grouped_mm,
     "_C::cutlass_scaled_mm": _cutlass_scaled_mm,

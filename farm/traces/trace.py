@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from farm.errors import BadTrace, FarmError
 from farm.gemm import INPUT_TYPES, ElementType, ElementTypes, Layout, Problem, Shape
+from farm.groups import MAX_GROUPS, Groups
 from farm.language_models.layer_gemm import LayerGemm
 
 MAX_GEMMS = 100_000
@@ -164,3 +165,14 @@ def transposed(strides: tuple[int, int]) -> bool:
 def layout_of(a_transposed: bool, b_transposed: bool) -> Layout:
     """The layout with these letters."""
     return Layout(("t" if a_transposed else "n") + ("t" if b_transposed else "n"))
+
+
+def balanced_groups(a: Sequence[int], b: Sequence[int], found: Gemms) -> Groups:
+    """The groups of the rows of A [m, k], with B [groups, k, n], of a recorder that has no rows of each. Raises `ValueError`."""
+    if len(a) != 2 or len(b) != 3 or a[1] != b[1]:
+        raise ValueError("groups that are not of the rows of A")
+    if not 1 <= b[0] <= MAX_GROUPS:
+        raise ValueError(f"{b[0]:,} groups")
+    found.remark("The rows of each group are not recorded: they are taken as balanced.")
+    each, more = divmod(a[0], b[0])
+    return Groups.of(each + (group < more) for group in range(b[0]))

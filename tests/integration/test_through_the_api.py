@@ -182,6 +182,18 @@ def test_a_file_of_shapes_beside_a_campaign_goes_with_it(
     assert "the first 2 of 2 problems" in told
 
 
+def test_only_the_gemms_of_a_trace_go_to_the_server(
+    device: int, direct: Command, remote: Command, tmp_path: Path
+) -> None:
+    for folder in (tmp_path, tmp_path / "away"):
+        (folder / "untuned.csv").write_text("GemmTunableOp_float_TN,tn_96_8_64\nGemmTunableOp_Half_TN,tn_96_8_64\n")
+    line = ("submit", "--trace", "untuned.csv", "--family", "blas", "--dry-run", "--json")
+    here, there = direct(*line), remote(*line)
+    assert json.loads(here.stdout) == json.loads(there.stdout)
+    assert json.loads(here.stdout)["jobs"] == 2
+    assert "each counts as one" in here.stderr
+
+
 def test_a_campaign_is_submitted_steered_and_retried_through_the_api(
     engine: Engine, remote: Command, measured: None, tmp_path: Path
 ) -> None:

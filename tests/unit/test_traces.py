@@ -84,6 +84,22 @@ def test_inductors_log_counts_the_products_of_each_graph_and_has_strides_of_auto
     assert "taken as transposed" in trace.remarks[0]
 
 
+def test_inductor_has_batches_with_a_matrix_added_and_groups(tmp_path: Path) -> None:
+    layout = "output_layout=FixedLayout('cpu', torch.bfloat16, size=[16, 48], stride=[48, 1])"
+    types = "mat1_dtype=torch.bfloat16, mat2_dtype=torch.bfloat16"
+    trace = reads(
+        tmp_path,
+        f"Tuned aten.baddbmm: batch_size=4, m=8, n=8, k=16, {types}, inp=torch.bfloat16, {layout}\n"
+        f"Tuned aten._grouped_mm.default: mat1_shape=[17, 32], mat2_shape=[4, 32, 48], {types}, {layout}\n"
+        f"Tuned aten.other: {types}\n",
+    )
+    assert counts(trace) == {
+        "baddbmm 8x8x16 bf16:bf16:f32 nt beta=1 batch=4": 1,
+        "grouped_mm 17x48x32 bf16:bf16:f32 nt groups=5,4*3": 1,
+    }
+    assert trace.left_out == {"Tuned aten.other is not read": 1}
+
+
 def test_without_a_line_for_each_product_inductors_last_table_counts_them(tmp_path: Path) -> None:
     text = (
         "AUTOTUNE mm(96x8, 8x64)\nstrides: [1, 96], [64, 1]\ndtypes: torch.bfloat16, torch.bfloat16\n"
@@ -140,6 +156,24 @@ def test_the_profiler_counts_operations_that_others_contain_once(
 def event(name: str = "aten::mm", **changed: object) -> dict[str, object]:
     sizes = {"Input Dims": [[8, 64], [64, 96]], "Input Strides": [[64, 1], [1, 64]], "Input type": ["float", "float"]}
     return {"ph": "X", "name": name, "ts": 1, "dur": 1, "pid": 1, "tid": 1, "args": sizes} | changed
+
+
+def test_scale_factors_of_later_versions_are_read_by_their_recipes(tmp_path: Path) -> None:
+    def scaled(of_a: str, of_b: str) -> dict[str, object]:
+        args = {
+            "Input Dims": [[16, 256], [256, 48], [[1]], [], [], [[1]], [], [], [], [], [], []],
+            "Input Strides": [[256, 1], [1, 256], [[1]], [], [], [[1]], [], [], [], [], [], []],
+            "Input type": ["c10::Float8_e4m3fn"] * 2 + ["TensorList", "ScalarList"] + [""] * 8,
+            "Concrete Inputs": ["", "", "", of_a, "[]", "", of_b, "[]", "", "15", "[]", "False"],
+        }
+        return event("aten::_scaled_mm_v2", args=args, tid=of_a + of_b)
+
+    trace = reads(tmp_path, json.dumps([scaled("[1]", "[1]"), scaled("[4]", "[5]"), scaled("[3]", "[3]")]))
+    assert counts(trace) == {
+        "_scaled_mm_v2 16x48x256 f8e4m3:bf16:f32 nt scale=row": 1,
+        "_scaled_mm_v2 16x48x256 f8e4m3:bf16:f32 nt scale=1x128:128x128": 1,
+    }
+    assert trace.left_out == {"aten::_scaled_mm_v2: scale factors that the farm has not": 1}
 
 
 def test_events_of_one_line_without_the_usual_frame_are_read(tmp_path: Path) -> None:
