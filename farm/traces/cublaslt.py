@@ -14,7 +14,7 @@ from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.scale import Scale
 from farm.traces.torch_types import parsed_scale
-from farm.traces.trace import Gemms, Lines, layout_of
+from farm.traces.trace import SHARED, Gemms, Lines, layout_of
 
 _E = ElementType
 _NESTED = re.compile(r" ?emulationDesc=\[[^\]]*\]")
@@ -115,6 +115,9 @@ def _add(groups: Mapping[str, Fields], rest: Fields, found: Gemms) -> None:
         for matrix, op in (first, second)
     ]
     of_a, of_b = (_as_computed(_TYPES[matrix["type"]], arithmetic) for matrix, _ in (first, second))
+    batch = _number(d, "batchCount", "1")
+    if batch > 1 and "0" in (a.get("stridedBatchOffset"), b.get("stridedBatchOffset")):
+        found.remark(SHARED)
     beta = rest.get("beta", "0")
     if beta == "?":
         found.remark("cuBLASLt does not log a beta that is in the memory of the GPU: it is taken as 0.")
@@ -125,7 +128,7 @@ def _add(groups: Mapping[str, Fields], rest: Fields, found: Gemms) -> None:
         (of_a, of_b, _TYPES[d["type"]]),
         layout_of(*lies),
         accumulator=_E.F32 if arithmetic is _E.TF32 else arithmetic,
-        batch=_number(d, "batchCount", "1"),
+        batch=batch,
         beta=float(beta),
         fused=fused,
         scale=scale,

@@ -19,7 +19,7 @@ from farm.fusion import Fusion
 from farm.gemm import ElementType
 from farm.scale import Scale
 from farm.traces.torch_types import NUMBERED, parsed_scale, scale_of, torch_type
-from farm.traces.trace import Gemms, balanced_groups, layout_of, transposed
+from farm.traces.trace import SHARED, Gemms, balanced_groups, layout_of, transposed
 
 MAX_EVENTS = 2_000_000
 """Events of products in one trace."""
@@ -87,13 +87,18 @@ class _Product:
     @property
     def sizes(self) -> tuple[list[int], int, int, int]:
         """The batch, m, n and k. Raises `ValueError`."""
-        (*batch, m, k), (*others, inner, n) = self.inputs.matrix(self.a), self.inputs.matrix(self.b)
-        if inner != k or batch != others or len(batch) > 1:
-            raise ValueError(f"A {self.inputs.matrix(self.a)} and B {self.inputs.matrix(self.b)}, which do not fit")
+        a, b = self.inputs.matrix(self.a), self.inputs.matrix(self.b)
+        if not 2 <= len(a) == len(b) <= 3:
+            raise ValueError(f"A {a} and B {b}, which are no two matrices")
+        (*batch, m, k), (*others, inner, n) = a, b
+        if inner != k or batch != others:
+            raise ValueError(f"A {a} and B {b}, which do not fit")
         return batch, m, n, k
 
     def add(self, name: str, calls: int, found: Gemms, *, d: ElementType, **rest: Any) -> None:
         batch, m, n, k = self.sizes
+        if batch > [1] and any(_whole(self.inputs.strides, place)[:1] == [0] for place in (self.a, self.b)):
+            found.remark(SHARED)
         found.add(
             name,
             (m, n, k),

@@ -15,6 +15,9 @@ from farm.language_models.layer_gemm import LayerGemm
 MAX_GEMMS = 100_000
 """Different GEMMs of one trace."""
 
+SHARED = "Products of some batches share a matrix. The farm measures batches whose products have matrices of their own."
+"""A remark of several formats."""
+
 _E = ElementType
 _ACCUMULATORS = {_E.F64: _E.F64, _E.I8: _E.I32}
 

@@ -236,6 +236,21 @@ def test_files_and_lines_that_are_too_large_or_broken_are_refused(
         read_trace(tmp_path / "nothing")
 
 
+def test_batches_that_share_a_matrix_are_told(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[4, 8, 64], [4, 64, 96]],
+        "Input Strides": [[512, 64, 1], [0, 1, 64]],
+        "Input type": ["float"] * 2,
+    }
+    trace = reads(tmp_path, json.dumps([event("aten::bmm", args=args)]))
+    assert counts(trace) == {"bmm 8x96x64 f32:f32:f32 nt batch=4": 1}
+    assert "share a matrix" in trace.remarks[0]
+    log = (DATA / "cublaslt.log").read_text()
+    assert "share a matrix" not in " ".join(reads(tmp_path, log).remarks)
+    log = log.replace("batchCount=96 stridedBatchOffset=2048", "batchCount=96 stridedBatchOffset=0")
+    assert "share a matrix" in " ".join(reads(tmp_path, log).remarks)
+
+
 def test_lines_of_a_second_format_are_told(tmp_path: Path) -> None:
     text = (DATA / "inductor.log").read_text() + (DATA / "cublaslt.log").read_text()
     assert "The file has lines of cuBLASLt log too" in " ".join(reads(tmp_path, text).remarks)
