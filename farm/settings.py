@@ -202,6 +202,10 @@ class Settings(BaseSettings):
         default=None, description="file of the private key that models learned here are signed with"
     )
     model_keys: PublicKeys = Field(default="", description="public keys of those whose models are loaded")
+    publish_signing_key: Path | None = Field(
+        default=None, description="file of the private key that published folders are signed with"
+    )
+    publish_keys: PublicKeys = Field(default="", description="public keys of those whose published folders are used")
     build_slots: int = Field(
         default=0, ge=0, le=1_024, description="kernels a builder builds at a time; 0: as cores and memory allow"
     )

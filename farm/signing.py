@@ -1,4 +1,4 @@
-"""Ed25519 signatures of models and built kernels.
+"""Ed25519 signatures of models, built kernels and published folders.
 
 The producer has a private key: a PEM file (PKCS 8) that only the producer can read. The user knows the public keys as text: the 32 bytes of
 RFC 8032 in base64. A signature includes a purpose, so a signature of a model is not valid for a kernel.
@@ -34,6 +34,7 @@ class Purpose(StrEnum):
 
     MODEL = "model"
     KERNEL = "kernel"
+    PUBLICATION = "publication"
 
 
 class BadSigningKey(BadInput):

@@ -11,8 +11,16 @@ from farm.signing import BadSigningKey, Purpose, Signer
 FOLDER = "keys"
 """Folder of this host's own keys, in the home."""
 
-_SIGNING_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_signing_key", Purpose.KERNEL: "kernel_signing_key"}
-_TRUSTED_KEYS: Mapping[Purpose, str] = {Purpose.MODEL: "model_keys", Purpose.KERNEL: "kernel_keys"}
+_SIGNING_KEYS: Mapping[Purpose, str] = {
+    Purpose.MODEL: "model_signing_key",
+    Purpose.KERNEL: "kernel_signing_key",
+    Purpose.PUBLICATION: "publish_signing_key",
+}
+_TRUSTED_KEYS: Mapping[Purpose, str] = {
+    Purpose.MODEL: "model_keys",
+    Purpose.KERNEL: "kernel_keys",
+    Purpose.PUBLICATION: "publish_keys",
+}
 
 
 def signer(settings: Settings, purpose: Purpose) -> Signer:

@@ -35,6 +35,15 @@ def compare(
             show_default=False,
         ),
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="FOLDER_OR_URL",
+            help="Hold this farm's cards against a published folder instead. Ends with exit code 7 if one is slower, or computes other bits.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write every pair to this CSV file.", show_default=False)
     ] = None,
@@ -47,7 +56,13 @@ def compare(
         farm compare nvidia-h200 nvidia-h100-80gb-hbm3
         farm compare --by driver --type nvidia-h200
         farm compare host=a host=b --check 2
+        farm compare --against public/ --type nvidia-h200
     """
+    if against is not None:
+        from farm.cli import against as published  # it loads what reads publications
+
+        published.compare(query, against, others=fill or output is not None, as_json=as_json)
+        return
     from farm.cli import compare_view  # it loads numpy, which no other command needs to wait for
 
     if output is not None:

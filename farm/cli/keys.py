@@ -1,4 +1,4 @@
-"""`farm keys`: the keys that sign models and kernels on this host, and the keys that it trusts."""
+"""`farm keys`: the keys that sign models, kernels and published folders on this host, and the keys that it trusts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from farm.settings import settings
 from farm.signing import Purpose, Signer
 
 app = typer.Typer(
-    help="Show and make the keys that sign models and kernels, and list the trusted keys.", invoke_without_command=True
+    help="Show and make the keys that sign models, kernels and publications, and list the trusted keys.",
+    invoke_without_command=True,
 )
 
 
@@ -46,8 +47,8 @@ def make(
 ) -> None:
     """Make a key pair. The private key goes into a file that only you can read; the public key is printed.
 
-    On the host that signs, set FARM_MODEL_SIGNING_KEY or FARM_KERNEL_SIGNING_KEY to the file. On hosts that load models or
-    kernels, add the public key to FARM_MODEL_KEYS or FARM_KERNEL_KEYS.
+    On the host that signs, set FARM_MODEL_SIGNING_KEY, FARM_KERNEL_SIGNING_KEY or FARM_PUBLISH_SIGNING_KEY to the file. On hosts
+    that load models or kernels, or read publications, add the public key to FARM_MODEL_KEYS, FARM_KERNEL_KEYS or FARM_PUBLISH_KEYS.
 
     Examples:
         farm keys make builder.pem

@@ -425,6 +425,25 @@ def test_a_farm_without_rows_says_so(engine: Engine, command: Command) -> None:
     refused(command("compare", "--by", "type"), 4, "--by type has no rows")
 
 
+def test_cards_are_held_against_a_published_folder(command: Command, put: Put) -> None:
+    few = CONFIGURATIONS[:4]
+    for number in range(3):
+        put(card(10 + number, kind="nvidia-h200"), taken(1 + number / 100), configurations=few)
+    done = command("publish", "--output", "public", "--type", "nvidia-h200")
+    assert done.returncode == 0, done.stderr
+    assert "4 bands in public/bands.json" in done.stderr
+    refused(command("publish", "--output", "public"), 2, "public/bands.json")
+    found = json.loads(command("compare", "--against", "public", "--json").stdout)["cards"]
+    assert [(one["gemms"], one["published_cards"], one["standing"]) for one in found] == 3 * [(4, 3, "within")]
+    put(card(20, kind="nvidia-h200"), taken(1.5), configurations=few)
+    done = command("compare", "--against", "public")
+    assert done.returncode == 7
+    assert "Of 4 cards, 1 is outside the published bands" in done.stderr
+    refused(command("compare", "a", "b", "--against", "public"), 2, "only --campaign, --type, --family")
+    refused(command("compare", "--against", "public", "--type", "cpu"), 4, "It has GEMMs of nvidia-h200")
+    refused(command("compare", "--against", "nowhere"), 4, "nowhere is not a published folder")
+
+
 def test_four_cards_of_one_type_differ_by_a_few_percent(command: Command, engine: Engine) -> None:
     assert command("import", "dataset", str(FOUR_CARDS)).returncode == 0
     refused(command("compare", "--by", "device"), 4, "408 imported")

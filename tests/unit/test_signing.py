@@ -106,5 +106,5 @@ def test_the_command_makes_a_key_and_lists_those_that_are_trusted(tmp_path: Path
     assert again.returncode == 2
     assert "already" in again.stderr
     listed = command("keys", "--json", FARM_KERNEL_KEYS=public)
-    assert [one["for"] for one in json.loads(listed.stdout)] == ["model", "kernel", "kernel"]
+    assert [one["for"] for one in json.loads(listed.stdout)] == ["model", "kernel", "kernel", "publication"]
     assert {"for": "kernel", "key": public, "own": False} in json.loads(listed.stdout)

@@ -1,0 +1,182 @@
+"""Published bands: what a folder holds, who reads it, and where a card lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farm.compare.bands import Standing, bands_of, percentiles, standings
+from farm.errors import FarmError, NothingToExport
+from farm.exporters.publication import (
+    BANDS,
+    CARD,
+    SIGNATURE,
+    NoPublication,
+    PublicationChanged,
+    PublicationUnreachable,
+    PublicationUnreadable,
+    PublisherUnknown,
+    export,
+    read,
+)
+from farm.kernels import Configuration
+from farm.signing import Purpose, Signer
+
+Row = dict[str, Any]
+
+
+def row(card: int, ms: float, *, shape: str = "64x64x64", **changes: Any) -> Row:
+    columns = Configuration.parse(f"tiled(tile=8) {shape} f32").columns()
+    known = {"device_type": "card", "device_uuid": f"GPU-{card:02}", "host": "box", "protocol": "farm"}
+    measured = {"runtime_ms": ms, "runtime_burst_ms": None, "power_w": 100.0 + card, "distribution": "uniform"}
+    bits = {"seed": 0, "kernel_hash": "k", "result_digest": "ab", "clock_policy": "default"}
+    return {**columns, **known, **measured, **bits, **changes}
+
+
+def fleet(**changes: Any) -> list[Row]:
+    """Rows of 21 cards, from 1.00 to 1.20 ms."""
+    return [row(card, 1 + card / 100, **changes) for card in range(21)]
+
+
+def test_percentiles_are_interpolated() -> None:
+    assert percentiles([float(n) for n in range(101)]) == (5.0, 50.0, 95.0)
+    assert percentiles([1.0, 2.0]) == pytest.approx((1.05, 1.5, 1.95))
+    assert percentiles([3.0]) == (3.0, 3.0, 3.0)
+
+
+def test_a_card_counts_once_and_conditions_are_held_apart() -> None:
+    again = [row(0, 1.0) for _ in range(50)]
+    found = bands_of([*fleet(), *again, *fleet(distribution="zeros")])
+    assert [(band.distribution, band.cards, band.rows) for band in found] == [("uniform", 21, 71), ("zeros", 21, 21)]
+    assert found[0].runtime_ms == found[1].runtime_ms == pytest.approx((1.01, 1.1, 1.19))
+    assert found[0].power_w == pytest.approx((101, 110, 119))
+    assert found[0].runtime_burst_ms is None
+    assert bands_of(fleet(), min_cards=22) == []
+
+
+def test_the_digest_of_a_band_is_that_of_most_cards() -> None:
+    (band,) = bands_of([*fleet(), row(30, 1.0, result_digest="cd"), row(31, 1.0, result_digest=None)])
+    (found,) = band.digests
+    assert (found.digest, found.cards, found.of) == ("ab", 21, 22)
+    (split,) = bands_of([row(1, 1.0), row(2, 1.0, result_digest="cd")])
+    assert split.digests == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "standing"),
+    [
+        ({}, Standing.WITHIN),
+        ({"runtime_ms": 0.5}, Standing.WITHIN),
+        ({"runtime_ms": 1.195}, Standing.WITHIN),
+        ({"runtime_ms": 1.25}, Standing.SLOWER),
+        ({"result_digest": "cd"}, Standing.OTHER_BITS),
+        ({"result_digest": "cd", "kernel_hash": "another"}, Standing.WITHIN),
+    ],
+)
+def test_where_a_card_lies(changes: Row, standing: Standing) -> None:
+    (found,) = standings(bands_of(fleet()), [row(99, 1.1, **changes), row(99, 9.0, shape="8x8x8")])
+    assert (found.device_uuid, found.gemms, found.standing) == ("GPU-99", 1, standing)
+
+
+def test_a_card_is_slower_if_it_is_so_for_most_gemms() -> None:
+    shapes = ("64x64x64", "128x64x64", "256x64x64")
+    bands = bands_of([one for shape in shapes for one in fleet(shape=shape)])
+    for slow, standing in ((1, Standing.WITHIN), (2, Standing.SLOWER)):
+        rows = [row(99, 1.5 if place < slow else 1.0, shape=shape) for place, shape in enumerate(shapes)]
+        (found,) = standings(bands, rows)
+        assert (found.standing, found.slower_gemms) == (standing, slow)
+
+
+def test_nothing_is_said_of_what_is_not_published() -> None:
+    assert standings(bands_of(fleet()), [row(99, 9.0, protocol="server"), row(99, 9.0, device_type="other")]) == []
+
+
+# --- folders -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signer(tmp_path: Path) -> Signer:
+    return Signer.make(tmp_path / "key.pem")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, signer: Signer) -> Path:
+    written = tmp_path / "public"
+    written.mkdir()
+    for file in export(fleet(), signer).files:
+        (written / file.name).write_bytes(file.content)
+    return written
+
+
+def test_a_published_folder_is_read_back(folder: Path, signer: Signer) -> None:
+    assert read(str(folder), [signer.public]) == bands_of(fleet())
+    assert f"FARM_PUBLISH_KEYS={signer.public}" in (folder / CARD).read_text()
+
+
+def changed(folder: Path, name: str, old: str, new: str) -> None:
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1))
+
+
+def signed_again(folder: Path) -> None:
+    """A stranger changes a time, and signs the folder with a key of their own."""
+    changed(folder, BANDS, "1.1", "0.9")
+    stranger = Signer.make(folder / "stranger.pem")
+    signature = json.loads((folder / SIGNATURE).read_text())
+    signature |= {"key": stranger.public, "signature": stranger.sign(Purpose.PUBLICATION, b"{}")}
+    (folder / SIGNATURE).write_text(json.dumps(signature))
+
+
+@pytest.mark.parametrize(
+    ("harm", "error", "says"),
+    [
+        (lambda folder: changed(folder, BANDS, "1.1", "0.9"), PublicationChanged, "bands.json is not what was signed"),
+        (lambda folder: changed(folder, CARD, "GEMM", "gemm"), PublicationChanged, "README.md is not what was signed"),
+        (lambda folder: changed(folder, SIGNATURE, "a", "b"), PublicationChanged, "signature.json is not what"),
+        (lambda folder: (folder / SIGNATURE).write_text("{}"), PublicationChanged, "signature.json is not what"),
+        (lambda folder: (folder / SIGNATURE).write_text("[" * 10_000), PublicationChanged, "signature.json"),
+        (signed_again, PublicationChanged, "signature.json is not what was signed"),
+        (lambda folder: (folder / BANDS).unlink(), NoPublication, "bands.json: No such file"),
+        (lambda folder: (folder / SIGNATURE).unlink(), NoPublication, "is not a published folder"),
+    ],
+)
+def test_a_folder_that_was_tampered_with_is_one_clear_message(
+    folder: Path, signer: Signer, harm: Callable[[Path], object], error: type[FarmError], says: str
+) -> None:
+    harm(folder)
+    with pytest.raises(error) as found:
+        read(str(folder), [signer.public])
+    assert says in str(found.value)
+
+
+def test_a_publisher_must_be_trusted(folder: Path, signer: Signer, tmp_path: Path) -> None:
+    other = Signer.make(tmp_path / "other.pem").public
+    with pytest.raises(PublisherUnknown, match="add it to FARM_PUBLISH_KEYS") as found:
+        read(str(folder), [other])
+    assert signer.public in str(found.value)
+
+
+def test_another_format_is_refused(tmp_path: Path, signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farm.exporters.publication.FORMAT", 2)
+    files = export(fleet(), signer).files
+    monkeypatch.undo()
+    for file in files:
+        (tmp_path / file.name).write_bytes(file.content)
+    with pytest.raises(PublicationUnreadable, match="its format is 2, and this version reads 1"):
+        read(str(tmp_path), [signer.public])
+
+
+def test_a_server_that_does_not_answer_is_one_clear_message(signer: Signer) -> None:
+    with pytest.raises(PublicationUnreachable, match="cannot be read"):
+        read("http://127.0.0.1:1/public", [signer.public])
+
+
+@pytest.mark.parametrize(("rows", "says"), [([], "no row matches"), (fleet(), "no GEMM was measured on 30 cards")])
+def test_nothing_is_published_without_rows(signer: Signer, rows: list[Row], says: str) -> None:
+    with pytest.raises(NothingToExport, match=says):
+        export(rows, signer, min_cards=30)
