@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from farm.protocols import PROTOCOLS, Time
 
 TIMES: tuple[Time, ...] = ("settled", "burst")
@@ -15,6 +18,12 @@ def time_of(protocol: str) -> Time | None:
     """Which of both times `runtime_ms` is under a protocol; None: neither, or unknown."""
     known = PROTOCOLS.get(protocol)
     return None if known is None else known.time
+
+
+def time_in(row: Mapping[str, Any], time: Time) -> float | None:
+    """A row's burst or settled time, ms; None where it was not measured."""
+    own: float | None = row["runtime_burst_ms"] if time == "burst" else row["runtime_settled_ms"]
+    return row["runtime_ms"] if own is None and time_of(row["protocol"]) == time else own
 
 
 def protocol_text(name: str) -> str:

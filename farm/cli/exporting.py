@@ -12,8 +12,10 @@ from farm.api import results as operations
 from farm.atomic_write import own_name
 from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
+from farm.exporters import TUNED
 from farm.exporters import aiconfigurator as planner
 from farm.exporters import dataset as datasets
+from farm.exporters.tuned import TunedFormat
 from farm.protocols import Time
 from farm.settings import settings
 
@@ -117,3 +119,34 @@ def dataset(
     with farm_of(settings()) as farm:
         export = datasets.export(farm, query, name=called, license_id=license_id)
     write_export(export, output, folder=True, force=force)
+
+
+def add_command(tool: TunedFormat) -> None:
+    """Adds `farm export NAME` for tuned kernels."""
+
+    def run(
+        query: dict[str, Any],
+        *,
+        output: Folder,
+        proof: Annotated[
+            list[Path] | None,
+            typer.Option(
+                "--proof", metavar="FILE", help="Output of farm check --json. Can be repeated.", show_default=False
+            ),
+        ] = None,
+        time: Annotated[
+            Time, typer.Option("--time", help="The time by which the fastest kernel is found: settled or burst.")
+        ] = "settled",
+        consumer_version: ConsumerVersion = None,
+        force: ForceOption = False,
+    ) -> None:
+        with farm_of(settings()) as farm:
+            export = tool.export(farm, query, time=time, proofs=proof or (), consumer_version=consumer_version)
+        write_export(export, output, folder=True, force=force)
+
+    command = takes(operations.rows, without=_NOT_OF_EXPORTS, required=("type",))(run)
+    app.command(tool.name, help=tool.help)(command)
+
+
+for _tool in TUNED.values():
+    add_command(_tool)

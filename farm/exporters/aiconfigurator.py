@@ -32,7 +32,7 @@ from farm import __version__
 from farm.api import Farm, models
 from farm.api.models import PredictQuery
 from farm.api.results import Identity, OfRow, Results, all_rows, traits_of
-from farm.both_times import time_of
+from farm.both_times import time_in
 from farm.devices import DeviceKind
 from farm.errors import BadInput, NothingToExport, NotPredictable, first_line
 from farm.exporters.consumer import Consumer
@@ -181,12 +181,6 @@ def layer_type_of(configuration: Configuration) -> str | None:
     """The `gemm_dtype` of a linear layer; None for any other problem."""
     problem = configuration.problem
     return next((name for name, one in LAYER_TYPES.items() if one.problem(problem.shape) == problem), None)
-
-
-def time_in(row: Mapping[str, Any], time: Time) -> float | None:
-    """A row's burst or settled time, ms; None where it was not measured."""
-    own: float | None = row["runtime_burst_ms"] if time == "burst" else row["runtime_settled_ms"]
-    return row["runtime_ms"] if time_of(row["protocol"]) == time and own is None else own
 
 
 def _latency(entry: Entry) -> float:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from farm.api.models import PredictQuery
 from farm.api.results import Identity, Results
+from farm.both_times import time_in
 from farm.cli import exporting
 from farm.cli.app import app
 from farm.devices import DeviceKind, DeviceTraits
@@ -156,8 +157,8 @@ def test_layers_of_eight_bits_have_the_names_of_their_scale_factors(configuratio
 
 def test_the_time_is_the_one_of_the_protocol_where_no_other_is_stored() -> None:
     settled = row(runtime_ms=0.03, runtime_settled_ms=None)
-    assert (exporter.time_in(settled, "settled"), exporter.time_in(settled, "burst")) == (0.03, 0.025)
-    assert exporter.time_in(row(protocol="do-bench", runtime_settled_ms=None), "settled") is None
+    assert (time_in(settled, "settled"), time_in(settled, "burst")) == (0.03, 0.025)
+    assert time_in(row(protocol="do-bench", runtime_settled_ms=None), "settled") is None
 
 
 def test_shapes_without_power_would_count_as_0_w_and_are_left_out() -> None:

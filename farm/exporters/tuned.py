@@ -1,0 +1,206 @@
+"""Tuned kernels for other tools: which kernel of each problem a file names, and why it may.
+
+The fastest row of a campaign is often noise. A tuned kernel is therefore written only if a paired measurement (`farm.paired`) shows at
+95% that it is faster than what the tool does by default. Otherwise the default is written. `tuned.json` next to the tool's files says
+which of both each problem has, with the ratio and its interval.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+
+from farm import __version__
+from farm.api import Farm
+from farm.api.results import all_rows
+from farm.both_times import time_in
+from farm.errors import BadInput, FarmError, NothingToExport, first_line
+from farm.exporters.consumer import Consumer
+from farm.exporters.exporter import Export, ExportedFile
+from farm.gemm import Problem
+from farm.kernels import Configuration
+from farm.paired import PairedResult, Verdict
+from farm.protocols import Time
+
+REPORT = "tuned.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """The kernel of one problem.
+
+    Attributes:
+        default: What the tool runs without a file.
+        winner: What is faster, as far as is known.
+        paired: The winner's time over the default's; None where nothing compared them.
+    """
+
+    default: Configuration
+    winner: Configuration
+    paired: PairedResult | None = None
+
+    @property
+    def problem(self) -> Problem:
+        return self.default.problem
+
+    @property
+    def proven(self) -> bool:
+        """Whether the interval excludes that the winner is no faster."""
+        return self.paired is not None and self.paired.interval[1] < 1
+
+    @property
+    def written(self) -> Configuration:
+        return self.winner if self.proven else self.default
+
+    def to_json(self) -> dict[str, Any]:
+        paired = self.paired
+        return {
+            "problem": self.default.canonical.partition(" ")[2],
+            "default": self.default.canonical,
+            "winner": self.winner.canonical,
+            "written": "winner" if self.proven else "default",
+            "proven": self.proven,
+            "ratio": None if paired is None else paired.ratio,
+            "interval": None if paired is None or paired.interval[0] == 0 else list(paired.interval),
+            "rounds": 0 if paired is None else paired.rounds,
+            "check": None if self.winner == self.default else shlex.join(
+                ["farm", "check", self.default.canonical, self.winner.canonical, "--json"]
+            ),
+        }  # fmt: skip
+
+
+class TunedFormat(ABC):
+    """The files of one tool.
+
+    Attributes:
+        name: Its name for `farm export`.
+        consumer: The package that reads the files, and its versions.
+        help: The help of its command.
+        use: How the tool gets the files, for people.
+    """
+
+    name: ClassVar[str]
+    consumer: ClassVar[Consumer]
+    help: ClassVar[str]
+    use: ClassVar[str]
+
+    @abstractmethod
+    def default(self, problem: Problem) -> Configuration:
+        """What the tool runs for a problem without a file."""
+
+    @abstractmethod
+    def why_not(self, configuration: Configuration) -> str | None:
+        """Why the files cannot name a kernel for a problem, as the end of a sentence; None where they can."""
+
+    @abstractmethod
+    def files(self, choices: Sequence[TunedChoice], device_name: str) -> list[ExportedFile]:
+        """The tool's files of one device type."""
+
+    def export(
+        self, farm: Farm, query: Mapping[str, Any], *, time: Time, proofs: Sequence[Path], consumer_version: str | None = None
+    ) -> Export:  # fmt: skip
+        """The files and the report.
+
+        Args:
+            query: The arguments of the operation `farm.api.results.rows`, with the device type.
+            time: The time by which the fastest kernel is found.
+            proofs: Files of `farm check --json`.
+
+        Raises:
+            OtherConsumerVersion: The files are for another version of the tool.
+            NothingToExport: No row can be in the files.
+            BadInput: A proof cannot be read, or is of another device type.
+        """
+        version = self.consumer.checked(consumer_version)
+        device_type: str = query["type"]
+        proven = [one for path in proofs for one in read_proofs(path, device_type)]
+        found = all_rows(farm, None, **query)
+        choices, remarks = self.choices(found.rows, time=time, proofs=proven)
+        if not choices or found.identity is None:
+            raise NothingToExport(tool=self.name, why=" ".join(remarks) or f"no row of {device_type} matches.")
+        report = {
+            "written_by": f"gemm-farm {__version__}",
+            "for": f"{self.consumer.package} {version}",
+            "device": found.identity.name,
+            "device_type": device_type,
+            "time": time,
+            "choices": [choice.to_json() for choice in choices],
+        }
+        won = sum(choice.proven for choice in choices)
+        remarks.append(
+            f"{won:,} of {len(choices):,} problems have a winner that is proven; the others have the default. See {REPORT}."
+        )
+        files = self.files(choices, found.identity.name)
+        text = json.dumps(report, indent=1) + "\n"
+        return Export([*files, ExportedFile(REPORT, text.encode(), len(choices), "problems")], remarks)
+
+    def choices(
+        self, rows: Iterable[Mapping[str, Any]], *, time: Time, proofs: Sequence[Proof] = ()
+    ) -> tuple[list[TunedChoice], list[str]]:
+        """A choice for each problem, and remarks on rows that are left out.
+
+        The winner is the proven one with the best ratio, or the kernel with the least median time.
+        """
+        left = dict[str, int]()
+        times = dict[Problem, dict[Configuration, list[float]]]()
+        for row in rows:
+            configuration = Configuration.from_columns(row)
+            ms = time_in(row, time)
+            why = f"have no {time} time" if ms is None else self.why_not(configuration)
+            if why is not None or ms is None:
+                left[why or ""] = left.get(why or "", 0) + 1
+                continue
+            times.setdefault(configuration.problem, {}).setdefault(configuration, []).append(ms)
+        remarks = [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]
+        choices = [self._choice(problem, kernels, proofs) for problem, kernels in times.items()]
+        return sorted(choices, key=lambda one: (one.problem.shape.n, one.problem.shape.k, one.problem.shape.m)), remarks
+
+    def _choice(
+        self, problem: Problem, kernels: Mapping[Configuration, Sequence[float]], proofs: Sequence[Proof]
+    ) -> TunedChoice:
+        default = self.default(problem)
+        checked = [
+            TunedChoice(default, one.head, one.paired)
+            for one in proofs if one.base == default and self.why_not(one.head) is None
+        ]  # fmt: skip
+        if won := [one for one in checked if one.proven and one.paired is not None]:
+            return min(won, key=lambda one: one.paired.ratio if one.paired is not None else 1.0)
+        fastest = min(kernels, key=lambda one: median(kernels[one]))
+        return next((one for one in checked if one.winner == fastest), TunedChoice(default, fastest))
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a paired measurement says about two configurations."""
+
+    base: Configuration
+    head: Configuration
+    paired: PairedResult
+
+
+def read_proofs(path: Path, device_type: str) -> list[Proof]:
+    """The comparisons of a file that `farm check --json` printed. Raises `BadInput`."""
+    try:
+        document = json.loads(path.read_text())
+        measured_on = document["device"]["type"]
+        found = [
+            Proof(
+                Configuration.parse(one["base_configuration"]),
+                Configuration.parse(one["head_configuration"]),
+                PairedResult(one["ratio"], tuple(one["interval"] or (0.0, float("inf"))), one["rounds"], Verdict(one["verdict"])),
+            )
+            for one in document["checks"] if "ratio" in one
+        ]  # fmt: skip
+    except OSError as error:
+        raise BadInput(detail=f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, FarmError) as error:
+        raise BadInput(detail=f"{path} is no output of farm check --json: {first_line(error)}") from None
+    if measured_on != device_type:
+        raise BadInput(detail=f"{path} was measured on {measured_on}, and the export is for {device_type}.")
+    return found
