@@ -17,7 +17,7 @@ from workers.arm import measured
 from workers.check import measured_in_turn
 from workers.devices.cuda import CudaDevice
 
-REQUEST = {"threshold": 0.02, "confidence": 0.95, "seconds": 20.0}
+REQUEST = {"threshold": 0.02, "confidence": 0.95, "seconds": 40.0}
 
 
 def checked(device: CudaDevice, base: str, head: str) -> dict[str, Any]:
