@@ -414,10 +414,8 @@ class ExamplePair(Pair):
     def __init__(self, torch: Any, device: Any, example: Example, problem: str, found: Mapping[str, Any]) -> None:
         configuration = example.configuration(problem)
         self._about = {
-            "problem": f"{example.number}, {example.about}: {problem}",
-            "same": found["same"],
-            "code": found.get("code"),
-        }
+            "problem": f"{example.number}, {example.about}: {problem}", "changes": example.changes, "same": found["same"], "code": found["code"],
+        }  # fmt: skip
         self.same_kernel = all(found["same"].values())
         library = ctypes.CDLL(str(found["library"]))
         library.example_workspace.argtypes, library.example_workspace.restype = (POINTER(Given),), c_int64
