@@ -13,6 +13,7 @@ from farm.campaign.campaign import Campaign
 from farm.campaign.domain import Layers, ListedShapes, Ranges, ShapeFile
 from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock, RoutingKeys, WeightsBlock
 from farm.campaign.gemm_blocks import GemmsBlock
+from farm.campaign.language_model_blocks import LanguageModelBlock
 from farm.campaign.messages import values_of
 from farm.campaign.problem_blocks import AxesBlock, BatchedBlock, DomainBlock, ProblemBlock, ShapedBlock, ShapesBlock
 from farm.campaign.trace_blocks import TraceBlock
@@ -22,7 +23,7 @@ from farm.operands import MatrixRules, OperandRules
 
 TABLES: tuple[tuple[type[BaseModel], ...], ...] = (
     (Campaign,), (ShapesBlock, AxesBlock, ProblemBlock, BatchedBlock, ShapedBlock),
-    (ModelBlock, ExpertsBlock, RoutingKeys, WeightsBlock), (RecordedBlock,), (GemmsBlock, TraceBlock), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
+    (ModelBlock, ExpertsBlock, RoutingKeys, WeightsBlock), (RecordedBlock,), (GemmsBlock, TraceBlock), (LanguageModelBlock,), (DomainBlock,), (Ranges,), (Layers,), (ListedShapes, ShapeFile),
     (MeasuringRules,), (TimingRules,), (OperandRules,), (MatrixRules,),
 )  # fmt: skip
 """The models whose keys are in one table. Those of kernels and searches have tables of their own."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from farm.campaign.campaign import Campaign, Origin
 from farm.campaign.constraints import parse_constraint
+from farm.campaign.language_model_blocks import is_file
 from farm.campaign.reading import Located, Location, entries_of, parse, read
 from farm.campaign.shape_files import FileContext, ReadText, among, reading_in
 from farm.campaign.targets import Target
@@ -85,6 +86,9 @@ def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         trace = block.get("trace") if isinstance(block, dict) else None
         if isinstance(trace, str) and trace.strip():
             yield ("problems", *i, "trace"), trace.strip() + GEMMS_SUFFIX
+        model = block.get("model") if isinstance(block, dict) else None
+        if is_file(model):
+            yield ("problems", *i, "model"), str(model)
         for key in ("domain", "routing"):
             for j, source in entries_of(block.get(key) if isinstance(block, dict) else None):
                 if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():

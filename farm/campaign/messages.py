@@ -13,8 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from farm.campaign.axes import shown
-from farm.campaign.expert_blocks import GroupedBlock, ModelBlock
+from farm.campaign.expert_blocks import ExpertsBlock, GroupedBlock, ModelBlock
 from farm.campaign.gemm_blocks import GemmsBlock
+from farm.campaign.language_model_blocks import LanguageModelBlock
 from farm.campaign.problem_blocks import AxesBlock, DomainBlock, ShapesBlock
 from farm.campaign.reading import Located, Location, item_of
 from farm.campaign.strategies import STRATEGIES, Search, readers_of, search_model
@@ -75,6 +76,10 @@ def _unknown_field(name: str, model: type[BaseModel], file: Located, root: type[
         return f"the trace decides the problems; remove {name}, or list them as gemms"
     if issubclass(model, GroupedBlock) and name in ("groups", "batch", "shapes", "m", "n", "k"):
         return f"routing and weights decide the problems of a block of experts; remove {name}"
+    if model is ModelBlock and name in LanguageModelBlock.model_fields:
+        return f"a block with routing and without layers has experts alone; write layers: all, or layers: experts, to use {name}"
+    if model is LanguageModelBlock and name in (*ModelBlock.model_fields, *ExpertsBlock.model_fields):
+        return f"the model decides its problems; remove {name}, or write routing instead of layers for experts alone"
     if model is ModelBlock and name in ("experts", "top_k", "weights"):
         return f"the model has its {name}; remove {name}, or write experts, top_k and weights instead of model"
     unused = PRODUCT_KEYS if model is root and "configurations" in file.data else set[str]()

@@ -35,7 +35,8 @@ _ONE = Axis([(1,)])
 _SHAPE_FORMS = "write [m, n, k], 512x512x1024 or {set: paper-27}"
 
 
-def _types_of(written: object) -> ElementTypes:
+def types_of(written: object) -> ElementTypes:
+    """Reads element types. Raises `ValueError`, which says what to write."""
     if not isinstance(written, str):
         raise ValueError(f"{shown(written)} is not an element type; write f32, or f16:f16:f32")  # noqa: TRY004
     return ElementTypes.parse(written)
@@ -135,7 +136,7 @@ class ListingBlock(Block):
 class ProblemBlock(Block):
     """Problems with every combination of types, layouts, alpha, beta, scale, fused and sparsity."""
 
-    types: Annotated[tuple[ElementTypes, ...], Values(_types_of, write=str, gather=ordered(str))] = Field(
+    types: Annotated[tuple[ElementTypes, ...], Values(types_of, write=str, gather=ordered(str))] = Field(
         description=f"`{' '.join(INPUT_TYPES)}`, or inputs:output:accumulator as in `f16:f16:f32`", examples=["f32"]
     )
     layouts: Annotated[tuple[Layout, ...], words(Layout)] = Field(

@@ -8,6 +8,7 @@ from pydantic import ValidationInfo
 
 from farm.campaign.expert_blocks import ExpertsBlock, ModelBlock, RecordedBlock
 from farm.campaign.gemm_blocks import GemmsBlock
+from farm.campaign.language_model_blocks import LanguageModelBlock
 from farm.campaign.problem_blocks import AxesBlock, Block, DomainBlock, ShapesBlock
 from farm.campaign.trace_blocks import TraceBlock
 from farm.campaign.values import Mappings
@@ -23,7 +24,7 @@ def problem_model(written: object) -> type[Block]:
     if "trace" in keys:
         return TraceBlock
     if "model" in keys:
-        return ModelBlock
+        return ModelBlock if "routing" in keys and "layers" not in keys else LanguageModelBlock
     if {"experts", "top_k", "tokens"} & keys:
         return ExpertsBlock
     if {"routing", "weights"} & keys:
@@ -34,7 +35,7 @@ def problem_model(written: object) -> type[Block]:
 class _Blocks(Mappings):
     def read_in(self, written: Any, info: ValidationInfo) -> Block:
         block: Block = super().read_in(written, info)
-        if isinstance(block, TraceBlock):
+        if isinstance(block, (TraceBlock, LanguageModelBlock)):
             return block.as_gemms()
         return block.as_experts() if isinstance(block, ModelBlock) else block
 
@@ -47,6 +48,7 @@ PROBLEMS = _Blocks(
         DomainBlock,
         GemmsBlock,
         TraceBlock,
+        LanguageModelBlock,
         ExpertsBlock,
         ModelBlock,
         RecordedBlock,

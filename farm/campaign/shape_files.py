@@ -100,6 +100,10 @@ def among(texts: Mapping[str, str]) -> ReadText:
                 f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or write the file as "
                 "{name: …, code: …}"
             )
+        if name not in texts and name.endswith(".json"):
+            raise ValueError(
+                f"{name} was not sent with the campaign, and the server opens no files; use farm submit, or name a built-in model"
+            )
         if name not in texts:
             raise ValueError(
                 f"{name} was not sent with the campaign, and the server opens no files; list the shapes instead, "

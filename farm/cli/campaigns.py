@@ -20,7 +20,7 @@ from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.problem_columns import ADDED
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
-from farm.cli.workload_options import FamilyOption, FileOrWorkload, TraceOption, campaign_text
+from farm.cli.workload_options import CampaignText, takes_workload
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaign_verdict import without_result
 from farm.db.campaigns import open_jobs
@@ -93,12 +93,11 @@ def store(
 
 
 @takes(SubmitOptions)
+@takes_workload
 def submit(
     options: SubmitOptions,
     *,
-    file: FileOrWorkload = None,
-    trace: TraceOption = None,
-    family: FamilyOption = None,
+    workload: CampaignText,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, check and estimate; submit nothing.", show_default=False)
     ] = False,
@@ -110,9 +109,9 @@ def submit(
         farm submit sweep.yaml
         farm submit --dry-run sweep.yaml
         farm submit --trace tunableop_untuned0.csv --family cublaslt --family triton
+        farm submit --model qwen3-30b-a3b --tp 4 --ep 8 --tokens 1,8,128,2048
     """
-    made = campaign_text(file, trace=trace, families=family)
-    submission = Submission(text=made.text, name=made.name, files=made.files, **options.model_dump())
+    submission = Submission(text=workload.text, name=workload.name, files=workload.files, **options.model_dump())
     with farm_of(settings()) as farm:
         if dry_run:
             _print_plan(farm.ask(campaigns.check, submission), as_json)

@@ -46,6 +46,7 @@ COMMANDS = (
     Entry("submit", "campaigns:submit", MEASURE, "Submit a campaign. Submitting the same file twice measures nothing again, except with --again."),
     Entry("measure", "measure:measure", MEASURE, "Measure one configuration on one device of this host. Needs no services and stores nothing."),
     Entry("check", "check:check", MEASURE, "Measure two versions of a kernel or library in turn on one device of this host, until a change is shown or excluded. Exits with code 7 if the head is slower."),
+    Entry("shapes", "shapes:shapes", MEASURE, "List the GEMMs of one step of a language model on one GPU, or of a trace, with how often each runs. Measures nothing."),
     Entry("results", "results:results", MEASURE, "Show or export measurements. A terminal shows the first 30 rows or --limit; exports have every column and row."),
     Entry("best", "best:show", MEASURE, "Show the best kernel that a campaign found for each problem, its time compared with cuBLASLt's, and the cost of the search."),
     Entry("compare", "compare:compare", MEASURE, "Compare cards, hosts, types, versions or days on the configurations that they share: time, power, energy, cost."),

@@ -23,7 +23,7 @@ from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
 from farm.cli.training import train_here
-from farm.cli.workload_options import FamilyOption, FileOrWorkload, TraceOption, campaign_text
+from farm.cli.workload_options import CampaignText, takes_workload
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers
@@ -47,12 +47,11 @@ NOISY_RSE_PCT = 2.0
 
 
 @takes(SubmitOptions)
+@takes_workload
 def run(
     options: SubmitOptions,
     *,
-    file: FileOrWorkload = None,
-    trace: TraceOption = None,
-    family: FamilyOption = None,
+    workload: CampaignText,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train and register models at the end.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,9 +65,10 @@ def run(
         farm run --no-train sweep.yaml
         farm run --again sweep.yaml
         farm run --trace tunableop_untuned0.csv
+        farm run --model llama-3.1-8b --tp 4 --tokens 1,8,128
     """
     began = time.monotonic()
-    campaign = campaign_text(file, trace=trace, families=family).campaign(settings().max_configurations)
+    campaign = workload.campaign(settings().max_configurations)
     if options.distribution is not None:
         campaign = with_operands(campaign, options.distribution)
     needed = {template.toolchain for family in campaign.families for template in FAMILIES[family].templates}

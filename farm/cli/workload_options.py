@@ -1,24 +1,30 @@
-"""Options that say what to measure without a campaign file: the GEMMs of a program."""
+"""Options that say what to measure without a campaign file: the GEMMs of a program, or of a language model."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from farm.campaign import Campaign, loads, texts_named
+from farm.campaign.language_model_blocks import LanguageModelBlock, LayerChoice, is_file
 from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, notes_of, trace_text
 from farm.cli.output import remarks
 from farm.errors import BadInput
+from farm.language_models.architecture import Architecture
+from farm.language_models.built_in import built_in
+from farm.language_models.configuration import parse_configuration
 
 FileOrWorkload = Annotated[
-    Path | None, typer.Argument(help="A campaign file (YAML); none with --trace.", show_default=False)
+    Path | None, typer.Argument(help="A campaign file (YAML); none with --trace or --model.", show_default=False)
 ]
 TraceOption = Annotated[
     Path | None,
@@ -34,12 +40,105 @@ FamilyOption = Annotated[
     typer.Option(
         "--family",
         "-f",
-        help="With --trace: a kernel family to measure, all its parameters at their defaults. Repeat it. The default is cublaslt.",
+        help="With --trace or --model: a kernel family to measure, all its parameters at their defaults. Repeat it. The default is "
+        "cublaslt.",
         show_default=False,
     ),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Measure the GEMMs of a language model instead of a campaign file: a built-in one (farm shapes --list), or a file "
+        "config.json.",
+        show_default=False,
+    ),
+]
+TpOption = Annotated[
+    int, typer.Option("--tp", help="Tensor parallelism: GPUs that share each layer of the language model.")
+]
+EpOption = Annotated[
+    int, typer.Option("--ep", help="Expert parallelism: groups of GPUs with different experts of the language model.")
+]
+TokensOption = Annotated[
+    str,
+    typer.Option("--tokens", help="Tokens of a step of the language model: numbers or ranges, separated by commas."),
+]
+SequencesOption = Annotated[
+    int,
+    typer.Option(
+        "--sequences",
+        help="Sequences that the tokens are of: the rows of the output head. The default is a step that decodes one token of each.",
+        show_default=False,
+    ),
+]
+TrainingOption = Annotated[
+    bool, typer.Option("--training", help="With the GEMMs of the language model's gradients.", show_default=False)
+]
+LoraRankOption = Annotated[
+    int, typer.Option("--lora-rank", help="Rank of low-rank adapters of the language model.", show_default=False)
+]
+LayersOption = Annotated[
+    LayerChoice,
+    typer.Option("--layers", help="Which GEMMs of the language model: all, or those of experts, or the others."),
+]
 
 _DEFAULT_FAMILY = "cublaslt"
+DEFAULT_TOKENS = "1,8,128,2048"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """A language model, and what of it is measured: keys of a block of problems."""
+
+    model: str
+    tp: int = 1
+    ep: int = 1
+    tokens: str = DEFAULT_TOKENS
+    sequences: int = 0
+    training: bool = False
+    lora_rank: int = 0
+    layers: LayerChoice = LayerChoice.ALL
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """The block of problems, without keys at their defaults."""
+        written: dict[str, Any] = {
+            "model": self.model, "tp": self.tp, "ep": self.ep, "tokens": listed_tokens(self.tokens), "sequences": self.sequences,
+            "training": self.training, "lora_rank": self.lora_rank, "layers": self.layers.value,
+        }  # fmt: skip
+        fields = LanguageModelBlock.model_fields
+        plain = {"tp": 1, "ep": 1, "layers": "all"}
+        return {key: value for key, value in written.items() if value != plain.get(key, fields[key].default)}
+
+
+def listed_tokens(text: str) -> list[int | str]:
+    """The entries of an axis that are separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    return [int(part) if part.isdecimal() else part for part in parts]
+
+
+def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of what to measure: its parameter `workload` becomes a campaign file, a trace or a model."""
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())
+    asked = get_type_hints(_workload, include_extras=True)
+    options = [
+        one.replace(annotation=asked[one.name], kind=one.KEYWORD_ONLY)
+        for one in inspect.signature(_workload).parameters.values()
+    ]
+
+    @wraps(command)
+    def run(first: Any, **given: Any) -> None:
+        workload = _workload(**{one.name: given.pop(one.name) for one in options})
+        command(first, workload=workload, **given)
+
+    first, *others = (one.replace(annotation=hints.get(one.name, Any)) for one in own)
+    parameters = [first, *options, *(one for one in others if one.name != "workload")]
+    del run.__wrapped__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +160,48 @@ class CampaignText:
         return loads(self.text, name=self.name, limit=limit, owner=None, files=self.files)
 
 
-def campaign_text(file: Path | None, *, trace: Path | None, families: Sequence[str] | None) -> CampaignText:
-    """The campaign of a file, or of a trace. Prints what people should know of traces.
+def _workload(
+    file: FileOrWorkload = None,
+    trace: TraceOption = None,
+    model: ModelOption = None,
+    tp: TpOption = 1,
+    ep: EpOption = 1,
+    tokens: TokensOption = DEFAULT_TOKENS,
+    sequences: SequencesOption = 0,
+    training: TrainingOption = False,
+    lora_rank: LoraRankOption = 0,
+    layers: LayersOption = LayerChoice.ALL,
+    family: FamilyOption = None,
+) -> CampaignText:
+    step = ModelStep(model or "", tp, ep, tokens, sequences, training, lora_rank, layers)
+    if model is None and step != ModelStep(""):
+        named = " and ".join(
+            f"--{one.name.replace('_', '-')}"
+            for one in fields(step)
+            if getattr(step, one.name) != getattr(ModelStep(""), one.name)
+        )
+        raise BadInput(detail=f"{named} without --model: name the language model too.")
+    return campaign_text(file, trace=trace, step=None if model is None else step, families=family)
+
+
+def campaign_text(
+    file: Path | None, *, trace: Path | None = None, step: ModelStep | None = None, families: Sequence[str] | None
+) -> CampaignText:
+    """The campaign of a file, of a trace, or of a language model. Prints what people should know of traces and models.
 
     Raises `BadInput` unless exactly one of them is given.
     """
-    if (file is None) == (trace is None):
-        raise BadInput(detail="Name a campaign file, or a trace with --trace FILE, and not both.")
-    if trace is None and families:
-        raise BadInput(detail="--family goes with --trace; a campaign file names its families.")
+    if [file, trace, step].count(None) != 2:
+        raise BadInput(
+            detail="Name a campaign file, or a trace with --trace FILE, or a language model with --model NAME, and one of them only."
+        )
+    if file is not None and families:
+        raise BadInput(detail="--family goes with --trace and --model; a campaign file names its families.")
     if file is not None:
         text = text_of(file)
         made = CampaignText(text, str(file), texts_named(text, file))
+    elif step is not None:
+        made = _of_model(step, families or [_DEFAULT_FAMILY])
     else:
         made = _of_trace(Path(str(trace)), families or [_DEFAULT_FAMILY])
     for note in notes_of(made.files):
@@ -80,10 +209,52 @@ def campaign_text(file: Path | None, *, trace: Path | None, families: Sequence[s
     return made
 
 
+def _of_model(step: ModelStep, families: Sequence[str]) -> CampaignText:
+    file = configuration_file(step.model)
+    if file is not None:
+        step = replace(step, model=str(file))
+    architecture = architecture_of(step.model)
+    for note in architecture.notes:
+        remarks.print(f"{step.model}: {note}.", markup=False)
+    shared = f"-tp{step.tp}" * (step.tp > 1) + f"-ep{step.ep}" * (step.ep > 1) + "-training" * step.training
+    stem = step.model.rpartition("/")[2]
+    if file is not None:
+        stem = file.absolute().parent.name if file.stem == "config" else file.stem
+    document = {
+        "name": _name(f"{stem}{shared}", "model"),
+        "problems": step.block,
+        "kernels": _kernels(families),
+    }
+    text = json.dumps(document, ensure_ascii=False, indent=1)
+    return CampaignText(text, f"--model {step.model}", {} if file is None else {str(file): text_of(file)})
+
+
+def configuration_file(name: str) -> Path | None:
+    """The configuration file that a name means: that file, or the one in that folder. None for a built-in model."""
+    path = Path(name)
+    if is_file(name):
+        return path
+    return path / "config.json" if path.is_dir() else None
+
+
+def architecture_of(name: str) -> Architecture:
+    """A built-in language model, or that of a configuration file or of its folder. Raises `FarmError`."""
+    file = configuration_file(name)
+    return built_in(name) if file is None else parse_configuration(text_of(file), str(file))
+
+
+def _kernels(families: Sequence[str]) -> list[dict[str, str]]:
+    return [{"family": family} for family in families]
+
+
+def _name(text: str, otherwise: str) -> str:
+    """A name for a campaign, made of a text."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:100] or otherwise
+
+
 def _of_trace(trace: Path, families: Sequence[str]) -> CampaignText:
-    name = re.sub(r"[^a-z0-9._-]+", "-", trace.name.partition(".")[0].lower()).strip("-._")[:100]
-    kernels = [{"family": family} for family in families]
-    document = {"name": name or "trace", "problems": {"trace": str(trace)}, "kernels": kernels}
+    name = _name(trace.name.partition(".")[0], "trace")
+    document = {"name": name, "problems": {"trace": str(trace)}, "kernels": _kernels(families)}
     text = json.dumps(document, ensure_ascii=False, indent=1)
     try:
         return CampaignText(text, f"--trace {trace}", {f"{trace}{GEMMS_SUFFIX}": trace_text(trace)})

@@ -40,5 +40,6 @@ def _hint(name: str) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(name, built_in_names(), n=3, cutoff=0.5)
-    like = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{like}Name a file config.json, or one of those that farm shapes --list has"
+    if close:
+        return f"did you mean {' or '.join(close)}? farm shapes --list has all"
+    return "name a file config.json, or one of those that farm shapes --list has"

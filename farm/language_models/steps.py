@@ -65,7 +65,7 @@ class Step:
         rank: Rank of low-rank adapters (LoRA); 0 without.
         routing: How tokens choose experts.
         seed: Seed of these choices.
-        types: Types of all GEMMs, in place of those of the checkpoint.
+        types: Types of GEMMs, in place of those of the checkpoint: of 8 bits and less, where a checkpoint quantises weights.
         scale: Scale factors that go with `types`.
     """
 
@@ -146,7 +146,7 @@ class _Pass:
         for part in [linear] if self.step.fused else linear.parts():
             n = sum(output.on_one(tp, model) for output in part.outputs)
             k = part.inputs.on_one(tp, model)
-            weights = self._format(part.weights)
+            weights = self._format(part.weights, quantized=part.quantized)
             yield from self._product(
                 part.name, Shape(rows, n, k), weights, part.count, batch, frozen=self.step.rank > 0
             )
@@ -162,9 +162,10 @@ class _Pass:
             n = sum(output.on_one(tp, model) for output in part.outputs)
             yield from self._product(f"{part.name}.lora_b", Shape(rows, n, rank), BF16, linear.count)
 
-    def _format(self, weights: WeightFormat | None) -> WeightFormat:
-        if self.step.types is not None:
-            return WeightFormat(str(self.step.types), self.step.types, self.step.scale)
+    def _format(self, weights: WeightFormat | None, *, quantized: bool = True) -> WeightFormat:
+        types = self.step.types
+        if types is not None and (quantized or types.ab.of_b.bits >= 16):
+            return WeightFormat(str(types), types, self.step.scale)
         return weights or BF16
 
     def _product(
