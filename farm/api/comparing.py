@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 SMALLER_IS_A_TIE_PCT = 1.0
 
 
+Carbon = Annotated[
+    float | None,
+    Field(ge=0, allow_inf_nan=False, description="Grams of CO2 per kWh of your power."),
+    Cli(metavar="G_PER_KWH"),
+]
+
+
 class Comparing(Document):
     """The query of a comparison; see docs/comparing.md."""
 
@@ -59,9 +66,7 @@ class Comparing(Document):
     price: Annotated[list[str], Cli(metavar="GROUP=PER_HOUR")] = Field(
         default=[], max_length=100, description="Money per hour of a card of that group; repeat it."
     )
-    carbon: Annotated[float | None, Cli(metavar="G_PER_KWH")] = Field(
-        default=None, ge=0, description="Grams of CO2 per kWh of your power."
-    )
+    carbon: Carbon = None
     check: Annotated[float | None, Cli(metavar="PCT")] = Field(
         default=None,
         ge=0,

@@ -30,12 +30,17 @@ class CannotConfirm(BadInput):
 
 
 class Candidates(Document):
-    """Kernels for a problem, to be measured on a device type under the default rules."""
+    """Kernels to be measured on a device type under the default rules, without or with power."""
 
     device_type: str = Field(description="The device type.")
     configurations: list[str] = Field(
         min_length=1, max_length=20, description='Configurations, as in "tiled(tile=16) 512x512x512 f32".'
     )
+    power: bool = Field(default=False, description="Measure the power too.")
+
+    @property
+    def rules(self) -> MeasuringRules:
+        return MeasuringRules(power="all") if self.power else MeasuringRules()
 
 
 class Confirmation(Document):
@@ -49,7 +54,7 @@ class Confirmation(Document):
 @operation("POST", "/recommend/measured")
 def measured(access: Access, candidates: Candidates) -> Confirmation:
     """Times of kernels that were measured on a device type under the default rules. Submits nothing."""
-    found = _runtimes(access, candidates.device_type, list(map(Configuration.parse, candidates.configurations)))
+    found = _runtimes(access, candidates, list(map(Configuration.parse, candidates.configurations)))
     return Confirmation(measured_ms=found, campaign=None, digest=None)
 
 
@@ -57,7 +62,7 @@ def measured(access: Access, candidates: Candidates) -> Confirmation:
 def confirm(access: Access, candidates: Candidates) -> Confirmation:
     """Submit the kernels that were not measured on a device type under the default rules, as a campaign of their own."""
     chosen = list(map(Configuration.parse, candidates.configurations))
-    found = _runtimes(access, candidates.device_type, chosen)
+    found = _runtimes(access, candidates, chosen)
     left = [one for one in chosen if one.canonical not in found]
     if not left:
         return Confirmation(measured_ms=found, campaign=None, digest=None)
@@ -68,7 +73,7 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
             device_type=candidates.device_type,
             why=f"no device of the type takes work; those that do are {', '.join(sorted(live)) or 'none'} (farm devices)",
         )
-    campaign = _campaign(candidates.device_type, left, owner=access.who)
+    campaign = _campaign(candidates, left, owner=access.who)
     made = planned(access, campaign, allow_missing=False)
     with access.change(confirm) as change:
         connection = change.connection
@@ -85,22 +90,25 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
     return Confirmation(measured_ms=found, campaign=campaign.name, digest=campaign.digest)
 
 
-def _runtimes(access: Access, device_type: str, chosen: Sequence[Configuration]) -> dict[str, float]:
+def _runtimes(access: Access, candidates: Candidates, chosen: Sequence[Configuration]) -> dict[str, float]:
     by_id = {one.id: one.canonical for one in chosen}
     with access.connect() as connection:
         found = configurations.runtimes(
-            connection, list(by_id), device_type=device_type, rules=MeasuringRules().model_dump_json()
+            connection, list(by_id), device_type=candidates.device_type, rules=candidates.rules.model_dump_json()
         )
     return {by_id[one]: runtime_ms for one, runtime_ms in found.items()}
 
 
-def _campaign(device_type: str, listed: Sequence[Configuration], *, owner: str) -> Campaign:
+def _campaign(candidates: Candidates, listed: Sequence[Configuration], *, owner: str) -> Campaign:
     from farm.campaign import Campaign, Target, TargetKind
     from farm.campaign.campaign import in_order
 
-    ordered = in_order(listed)
-    digest = hashlib.sha256("\n".join([device_type, *(one.canonical for one in ordered)]).encode()).hexdigest()
+    ordered, device_type = in_order(listed), candidates.device_type
+    measured = ["power"] if candidates.power else []
+    digest = hashlib.sha256(
+        "\n".join([device_type, *(one.canonical for one in ordered), *measured]).encode()
+    ).hexdigest()
     return Campaign(
         name=f"confirm-{device_type}-{digest[:8]}", owner=owner, targets=(Target(TargetKind.TYPE, device_type),),
-        configurations=ordered, description="kernels that a model recommended",
+        configurations=ordered, measure=candidates.rules, description="kernels that a model recommended",
     )  # fmt: skip

@@ -169,12 +169,14 @@ class Cli:
         metavar: the placeholder of the value in help.
         argument: it is an argument, not an option.
         default: what help shows for a default that is not a value, as `all`.
+        commas: its values may be in one text with commas, which a validator of the field divides.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
     argument: bool = False
     default: str | None = None
+    commas: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def fields_of(query: Callable[..., Any] | type[BaseModel]) -> dict[str, FieldInf
     return found
 
 
-def arguments_of(query: Callable[..., Any], **given: Any) -> dict[str, Any]:
+def arguments_of(query: Callable[..., Any], /, **given: Any) -> dict[str, Any]:
     """The arguments of an operation, made of values of its fields. Raises `BadInput`, which names the field."""
     known, found = OPERATIONS[query], dict[str, Any]()
     for parameter in known.parameters:
@@ -229,7 +231,7 @@ def arguments_of(query: Callable[..., Any], **given: Any) -> dict[str, Any]:
     return found
 
 
-def checked(model: type[M], **given: Any) -> M:
+def checked(model: type[M], /, **given: Any) -> M:
     """A model of the given values. Raises `BadInput`, which names the field."""
     try:
         return model(**given)

@@ -1,4 +1,4 @@
-"""Charts as a few lines of text: bars, and a series as columns. In ASCII where the terminal has no more."""
+"""Charts as a few lines of text: bars, a series as columns, and lines as points. In ASCII where the terminal has no more."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from farm.charts.chart import Chart
+from farm.charts.chart import Axis, Chart, Floats, Scale, number
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = " .:-=+*%#"
 
 _COLUMN_LINES = 6
+_POINT_LINES = 12
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +27,14 @@ class Terminal:
     ascii_only: bool = False
 
     def lines(self, chart: Chart) -> list[str]:
-        """The chart in lines of at most the terminal's width: bars where a series has them, and columns otherwise."""
+        """The chart in lines of at most the terminal's width: bars where a series has them, points where a line joins them, and columns
+        otherwise."""
         bars = [one for one in chart.series if one.bars]
         if bars:
             decimals = chart.x.decimals or 0
             return self._bars(chart.y.names, bars[0].x.tolist(), decimals)
+        if any(one.line is not None for one in chart.series):
+            return self._points(chart)
         left_out = [value for one in chart.series if one.faint for value in one.y.tolist()]
         values = [value for one in chart.series if not one.faint for value in one.y.tolist()]
         return self._columns(left_out, values, chart.y.unit)
@@ -59,6 +65,30 @@ class Terminal:
             for name, value, text in zip(names, values, numbers, strict=True)
         ]
 
+    def _points(self, chart: Chart) -> list[str]:
+        """A letter for each series at its points, and `*` where points of several series meet."""
+        x_axis, y_axis = (
+            _Span.of(axis, values) for axis, values in ((chart.x, chart.x_values), (chart.y, chart.y_values))
+        )
+        top, bottom = number(y_axis.high), number(y_axis.low)
+        margin = max(len(top), len(bottom)) + 1
+        width = self.width - margin - 1
+        cells = [[" "] * width for _ in range(_POINT_LINES)]
+        for letter, one in zip(_LETTERS, chart.series, strict=False):
+            for x, y in zip(one.x.tolist(), one.y.tolist(), strict=True):
+                row, column = _POINT_LINES - 1 - y_axis.place(y, _POINT_LINES), x_axis.place(x, width)
+                cells[row][column] = letter if cells[row][column] in (" ", letter) else "*"
+        bar, corner, dash = "|+-" if self.ascii_only else "│└─"
+        labels = [top, *[""] * (_POINT_LINES - 2), bottom]
+        left, right = number(x_axis.low), number(x_axis.high)
+        return [
+            chart.y.title,
+            *(f"{label:>{margin}}{bar}{''.join(line)}".rstrip() for label, line in zip(labels, cells, strict=True)),
+            f"{'':>{margin}}{corner}{dash * width}",
+            f"{'':>{margin}} {left}{chart.x.title:^{max(width - len(left) - len(right), 0)}}{right}",
+            *(f"{letter}  {one.name}" for letter, one in zip(_LETTERS, chart.series, strict=False)),
+        ]
+
     def _columns(self, left_out: Sequence[float], values: Sequence[float], unit: str) -> list[str]:
         """Values in their order as columns, from the lowest to the highest.
 
@@ -86,6 +116,25 @@ class Terminal:
         if self.ascii_only:
             return "#" if eighths >= 4 else "." if eighths > 0 else " "
         return _LEVELS[min(max(eighths, 0), 8)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The first and the last value of an axis."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    @classmethod
+    def of(cls, axis: Axis, values: Sequence[Floats]) -> _Span:
+        known = [value for column in values for value in column.tolist() if math.isfinite(value)]
+        return cls(min(known), max(known), axis.scale is Scale.LOG)
+
+    def place(self, value: float, places: int) -> int:
+        """The cell of a value, from 0."""
+        low, high, at = (math.log(one) if self.logarithmic else one for one in (self.low, self.high, value))
+        return round((at - low) / (high - low) * (places - 1)) if high > low else 0
 
 
 def _means(values: Sequence[float], size: int) -> list[float]:

@@ -66,6 +66,7 @@ COMMANDS = (
     Entry("cancel", "campaigns:cancel", FOLLOW, "Cancel a campaign. Its results are kept. Submit it again to continue."),
     Entry("train", "train:train", LEARN, "Train a model for each device type, evaluate it on held-out shapes, and register it. The better version is champion."),
     Entry("predict", "models:predict", LEARN, "Predict time, power, energy and TFLOP/s with the registered model of a device type."),
+    Entry("plan", "plan:plan", LEARN, "Plan a language model: time, tokens per second, energy, power, money and CO2 of a step on each card."),
     Entry("recommend", "recommend:recommend", LEARN, "Rank the measured kernels that a card can run for a problem, best first, with the model of its type."),
     Entry("models", "models:app", LEARN, "List and manage registered models."),
     Entry("health", "health:health", OPERATE, "Check the health of devices against their peers and their own past. Exits with code 7 if a device is unhealthy."),

@@ -127,6 +127,10 @@ def _parameter(name: str, field: FieldInfo, *, required: bool) -> inspect.Parame
     }
     names = cli.names or (f"--{name.replace('_', '-')}",)
     info = typer.Argument(**described) if cli.argument else typer.Option(*names, **described)
+    if cli.commas:
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str], info]
+        )
     kind = _without_metadata(field.annotation if default is not None else field.annotation | None)  # type: ignore[operator]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 

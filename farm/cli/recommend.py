@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time as clock
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -13,7 +12,7 @@ from farm.api import Farm, farm_of, models
 from farm.api.models import AnsweringModel, Recommended
 from farm.both_times import burst_apart
 from farm.cli.options import takes
-from farm.cli.output import JsonOption, console, emit_json, remarks
+from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table
 from farm.cli.versions import named, print_answered_by
 from farm.errors import BadInput
@@ -94,35 +93,17 @@ def recommend(
 
 
 def _confirmed(farm: Farm, found: Recommended, timeout: float) -> dict[str, float]:
-    """Measures the first kernels that have no measurement. Returns the measured times of the ranking, in ms.
-
-    If it is interrupted or out of time, it returns the times that have landed so far.
-    """
-    # Imported here: these import the database, which a recommendation does not need.
-    from farm.api import confirming
+    """Measures the first kernels that have no measurement. Returns the measured times of the ranking, in ms."""
+    # Imported here: it imports the database, which a recommendation does not need.
     from farm.api.confirming import Candidates
-    from farm.cli.progress import follow
+    from farm.cli.confirming import measure
 
     _require_comparable(found.answered_by)
-    device_type = found.answered_by.device_type
     wanted = Candidates(
-        device_type=device_type, configurations=[one.configuration for one in found.ranking[:CONFIRMED]]
+        device_type=found.answered_by.device_type,
+        configurations=[one.configuration for one in found.ranking[:CONFIRMED]],
     )
-    submitted = farm.ask(confirming.confirm, wanted)
-    if submitted.digest is None:
-        return submitted.measured_ms
-    end = clock.monotonic() + timeout
-
-    def check() -> None:
-        if clock.monotonic() > end:
-            raise TimeoutError
-
-    try:
-        follow(farm, submitted.digest, check=check)
-    except (TimeoutError, KeyboardInterrupt) as error:
-        why = "Interrupted" if isinstance(error, KeyboardInterrupt) else f"Not over after {timeout:g} s"
-        remarks.print(f"{why}: {submitted.campaign} continues. To follow it: farm watch {submitted.campaign}")
-    return farm.ask(confirming.measured, wanted).measured_ms
+    return measure(farm, wanted, timeout)
 
 
 def _require_comparable(model: AnsweringModel) -> None:

@@ -107,7 +107,7 @@ class StepPlan:
     """One step with so many tokens on one type of card.
 
     Attributes:
-        tokens: Tokens of a step, on all cards together.
+        tokens: Tokens of a step of one tensor-parallel group.
         cards: Cards that compute a step together, each with the same GEMMs.
         ms: Time of a step: its GEMMs and the other operations that were given.
         gemm_ms: Time of its GEMMs.
@@ -152,6 +152,7 @@ def step_plan(
     gemms: Sequence[GemmEstimate],
     *,
     cards: int = 1,
+    replicas: int = 1,
     others: Sequence[OtherCost] = (),
     not_covered: Sequence[NotCovered] = (),
     price_per_hour: float | None = None,
@@ -160,8 +161,10 @@ def step_plan(
     """Adds up a step.
 
     Args:
+        tokens: Tokens of one tensor-parallel group.
         gemms: The GEMMs of one card, at least one.
-        cards: Cards that compute the step together.
+        cards: Cards that compute the step together, in all groups.
+        replicas: Tensor-parallel groups, each with so many tokens.
         others: Other operations; those of other cards or numbers of tokens are left out.
         not_covered: Operations that are no GEMMs; those that `others` names are left out.
         price_per_hour: Money per hour of a card.
@@ -178,7 +181,8 @@ def step_plan(
     without_energy = [one.name for one in gemms if one.mj is None] + [one.name for one in of_step if one.joules is None]
     joules = None if without_energy else _joules(gemms, of_step)
     step_joules = None if joules is None else joules * cards
-    per_million = MILLION / tokens
+    per_step = tokens * replicas
+    per_million = MILLION / per_step
     return StepPlan(
         device_type=device_type,
         tokens=tokens,
@@ -187,10 +191,10 @@ def step_plan(
         gemm_ms=gemm_ms,
         gemm_pct=None if left else 100 * gemm_ms.value / ms.value,
         measured_pct=100 * sum(one.count * one.ms.value for one in gemms if one.measured) / gemm_ms.value,
-        tokens_per_s=ms.under(1e3 * tokens),
+        tokens_per_s=ms.under(1e3 * per_step),
         joules=step_joules,
         power_w=None if joules is None else 1e3 * joules.value / ms.value,
-        joules_per_token=None if step_joules is None else step_joules * (1 / tokens),
+        joules_per_token=None if step_joules is None else step_joules * (1 / per_step),
         money_per_mtoken=None if price_per_hour is None else ms * (price_per_hour * cards / MS_PER_HOUR * per_million),
         co2_g_per_mtoken=None
         if grams_per_kwh is None or step_joules is None

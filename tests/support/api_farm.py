@@ -54,6 +54,7 @@ EXAMPLES: dict[str, Any] = {
     "choice": {},
     "prediction": {"configurations": ["tiled(tile=16) 512x512x512 f32"]},
     "query": {"side": ["GPU-1", "GPU-2"]},
+    "step_query": {"gemms": [{"name": "layer", "problem": "512x512x512 f32"}], "tokens": [512], "on": ["nvidia-test"]},
     "promotion": {"version": "1", "force": True},
     "rollback_request": {},
     "deletion": {"kind": "campaign", "name": "small", "dry_run": True},

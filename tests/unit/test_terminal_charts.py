@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.charts.bars import bar_chart, histogram
-from farm.charts.chart import Axis, Chart, Series
+from farm.charts.chart import Axis, Chart, Dashes, Scale, Series
 from farm.charts.terminal_renderer import Terminal
 from farm.cli.streams import ascii_text
 
@@ -34,6 +34,34 @@ def curve(left_out: list[float], values: list[float]) -> Chart:
             Series(name="counted", x=times[len(left_out) :], y=np.array(values)),
         ),
     )
+
+
+def lines_chart(*series: tuple[str, list[float], list[float]]) -> Chart:
+    """Lines over two logarithmic axes."""
+    return Chart(
+        name="plan",
+        title="Plan",
+        message="",
+        x=Axis(label="time", unit="ms", scale=Scale.LOG),
+        y=Axis(label="cost", scale=Scale.LOG),
+        series=tuple(Series(name=name, x=np.array(x), y=np.array(y), line=Dashes.SOLID) for name, x, y in series),
+    )
+
+
+def test_lines_are_letters_at_their_points_on_both_axes() -> None:
+    chart = lines_chart(("fast", [1.0, 10.0, 100.0], [100.0, 10.0, 1.0]), ("slow", [10.0], [10.0]))
+    for terminal in (UNICODE, ASCII):
+        title, *grid, axis, ends, first, second = terminal.lines(chart)
+        assert title == "cost"
+        bar = "|" if terminal.ascii_only else "│"
+        cells = [line.split(bar)[1] for line in grid]
+        assert cells[0] == "A"  # the least time has the largest cost
+        assert cells[-1].rstrip().rindex("A") == 78 - 5 - 1
+        middle = next(line for line in cells if "*" in line)  # both are there
+        assert middle.index("*") in (36, 37)
+        assert (first, second) == ("A  fast", "B  slow")
+        assert ends.split() == ["1", "time", "(ms)", "100"]
+        assert max(map(len, (*grid, axis, ends))) <= 78
 
 
 def counts(lines: list[str]) -> list[tuple[str, int]]:

@@ -1,0 +1,198 @@
+"""Plans of steps: measured rows count where there are any, predictions elsewhere, and each figure says which it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from farm.api.access import Access
+from farm.api.plans import GemmOfStep, NoPlan, Planned, PlanQuery, plan
+from farm.db import batches
+from farm.devices import DeviceIdentity
+from farm.errors import BadInput
+from farm.kernels import Configuration
+from farm.model_plans.step_plans import StepPlan
+from farm.services import ServiceUrls
+from farm.services.session import Session
+from farm.settings import Settings
+from support.batch_steps import claim, form
+from support.burst_tables import burst_table
+from support.cheap_training import cheap_trainings
+from support.commands import Command, farm_here, refused
+from support.compared import A100, H200, Put
+from support.model_records import record_models
+from support.samples import row
+from trainer.forest import ForestSettings
+from trainer.registry import train_and_register
+
+CARD = H200.type
+QKV, HEAD = "512x6144x4096 bf16 nt", "512x128256x4096 bf16 nt"
+GEMMS = [GemmOfStep(name="qkv_proj", problem=QKV, count=32), GemmOfStep(name="lm_head", problem=HEAD)]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> str:
+    """A model of bf16 in the layout nt, with both times and power."""
+    found = new_registry(tmp_path_factory.mktemp("home"))
+    table = burst_table(150).assign(ab="bf16", cd="bf16", layout="nt", device_type=CARD)
+    with cheap_trainings():
+        train_and_register(table, CARD, tracking_uri=found, code_version="1.0", settings=ForestSettings(trees=10))
+    return found
+
+
+@pytest.fixture
+def planned(engine: Engine, uri: str) -> Iterator[Callable[..., Planned]]:
+    """Plans with 512 tokens, and what is given."""
+    record_models(uri, engine)
+    current = Settings(MLFLOW_TRACKING_URI=uri)
+    urls = ServiceUrls(engine.url.render_as_string(hide_password=False), None, uri)
+    with closing(Access(current, who="the tests", opened=Session(current, urls, engine))) as access:
+        yield lambda **query: plan(access, PlanQuery(**{"gemms": GEMMS, "tokens": [512], **query}))
+
+
+def only(found: Planned) -> StepPlan:
+    (one,) = found.plans
+    return one
+
+
+def configurations(*lines: str) -> list[Configuration]:
+    return [Configuration.parse(line) for line in lines]
+
+
+def test_the_fastest_measured_kernel_counts_and_predictions_fill_the_rest(
+    planned: Callable[..., Planned], put: Put
+) -> None:
+    times = {0: 2.0, 3: 0.5, 7: 0.3}
+    lines = [f"cublaslt(algorithm={rank}) {QKV}" for rank in times]
+
+    def taken(one: Configuration) -> Any:
+        rank = dict(one.kernel.parameters)["algorithm"]
+        changes = {"clock_policy": "locked:1980"} if rank == 7 else {}
+        return row(times[rank], runtime_burst_ms=times[rank] / 2, power_w=600.0, **changes)
+
+    put(H200, taken, configurations=configurations(*lines))
+    found = planned()
+    one = only(found)
+    qkv, head = one.gemms
+    assert (qkv.measured, head.measured) == (True, False)
+    assert (qkv.configuration.split()[0], qkv.ms.value, qkv.rows) == ("cublaslt(algorithm=3)", 0.5, 1)
+    assert qkv.mj is not None
+    assert qkv.mj.value == pytest.approx(600 * 0.5)
+    assert qkv.energy_measured is True
+    assert head.energy_measured is False
+    assert one.gemm_ms.value == pytest.approx(32 * 0.5 + head.ms.value)
+    assert one.measured_pct == pytest.approx(100 * 16 / one.gemm_ms.value)
+    assert [model.device_type for model in found.answered_by] == [CARD]
+    burst = only(planned(load="burst"))
+    assert burst.gemms[0].ms.value == 0.25
+    assert burst.gemms[1].ms.value <= head.ms.value
+
+
+def test_a_row_without_power_has_the_predicted_energy_of_its_kernel(planned: Callable[..., Planned], put: Put) -> None:
+    put(H200, lambda _: row(0.5), configurations=configurations(f"cublaslt(algorithm=0) {QKV}"))
+    one = only(planned())
+    assert (one.gemms[0].measured, one.gemms[0].energy_measured) == (True, False)
+    assert one.joules is not None
+
+
+def test_cards_are_compared_by_money_and_one_without_rows_or_a_model_has_no_plan(
+    planned: Callable[..., Planned], put: Put
+) -> None:
+    both = configurations(f"cublaslt(algorithm=0) {QKV}", f"cublaslt(algorithm=0) {HEAD}")
+    put(A100, lambda one: row(1e-9 * one.problem.flops / 1e3, power_w=300.0), configurations=both)
+    found = planned(on=f"{CARD},{A100.type},nvidia-l4", price=[f"{CARD}=4", f"{A100.type}=1", "nvidia-l4=1"])
+    assert [one.device_type for one in found.plans] == [CARD, A100.type]
+    assert found.plans[1].measured_pct == 100
+    assert found.cheapest is not None
+    cheaper = min(found.plans, key=lambda one: one.money_per_mtoken.value if one.money_per_mtoken else 0)
+    assert found.cheapest.device_type == cheaper.device_type
+    (without,) = found.without_plan
+    assert without.device_type == "nvidia-l4"
+    assert "farm train nvidia-l4" in without.why
+    assert "qkv_proj 512x6144x4096 bf16" in without.why
+    fast = planned(on=[A100.type, CARD], max_latency="1us")
+    assert fast.cheapest is None
+    assert fast.cheapest_text == "No plan is known to take at most 0.001 ms."
+
+
+def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) -> None:
+    with pytest.raises(NoPlan, match="nvidia-l4 has neither measured rows nor predictions of 2 GEMMs"):
+        planned(on=["nvidia-l4"])
+    with pytest.raises(BadInput, match="one number"):
+        planned(tokens=[1, 2])
+    with pytest.raises(BadInput, match="nvidia-l4 has none"):
+        planned(on=[CARD, "nvidia-l4"], price=[f"{CARD}=1"])
+    with pytest.raises(BadInput, match="write a time above 0 with its unit"):
+        planned(max_latency="soon")
+
+
+# --- language models, by the command ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def farm(engine: Engine, uri: str) -> Command:
+    return farm_here(Path(uri.removeprefix("sqlite:///")).parent, engine.url.render_as_string(hide_password=False))
+
+
+LLAMA = ("plan", "llama-3.1-8b", "--on", CARD, "--tokens", "8,512")
+
+
+def test_the_command_plans_each_number_of_tokens_and_names_what_is_not_covered(farm: Command, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("name,ms,joules,tokens\nattention,2.5,1,512\nall-reduce,0.5,,\n")
+    asked = (*LLAMA, "--tp", "2", "--price", f"{CARD}=3.6", "--carbon", "100", "--other", str(other))
+    done = farm(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    small, large = found["plans"]
+    assert [one["tokens"] for one in (small, large)] == [8, 512]
+    assert large["ms"]["value"] == pytest.approx(large["gemm_ms"]["value"] + 3)
+    assert [one["name"] for one in large["not_covered"]] == ["elementwise"]
+    assert [one["name"] for one in small["not_covered"]] == ["attention", "elementwise"]
+    assert large["joules"] is None  # that of the all-reduce is unknown
+    qkv = next(one for one in large["gemms"] if one["name"] == "qkv_proj")
+    assert (qkv["problem"].split()[0], qkv["count"]) == ("512x3072x4096", 32)
+    assert large["money_per_mtoken"]["value"] == pytest.approx(2 * 1e-3 * large["ms"]["value"] / 512 * 1e3)
+    shown = farm(*LLAMA, "--tp", "2", "--gemms", "--chart", "--max-latency", "1s")
+    assert shown.returncode == 0, shown.stderr
+    assert "Not covered: attention (32), all-reduce (64, 4 MiB each), elementwise (32)" in shown.stdout
+    assert "Cheapest within 1000 ms: nvidia-h200 with 512 tokens" in shown.stdout
+    assert "A  nvidia-h200" in shown.stdout
+
+
+def test_the_least_certain_gemms_are_measured_and_the_plan_has_their_rows(
+    engine: Engine, farm: Command, announce: Callable[[DeviceIdentity], int]
+) -> None:
+    device = announce(H200)
+    ask = (*LLAMA[:-1], "512", "--confirm", "2", "--timeout", "1", "--json")
+    before = json.loads(farm(*ask).stdout)["plans"][0]
+    assert before["measured_pct"] == 0
+    batch = form(engine, 100, kind=CARD)
+    assert batch is not None
+    lease = claim(engine, batch, device)
+    assert lease is not None
+    assert len(lease.jobs) == 2
+    with engine.begin() as connection:
+        batches.land(connection, lease, [(job, row(0.25, power_w=500.0)) for job in lease.jobs], {})
+        batches.fold(connection)
+    after = json.loads(farm(*LLAMA[:-1], "512", "--json").stdout)["plans"][0]
+    measured = [one for one in after["gemms"] if one["measured"]]
+    assert {one["configuration"] for one in measured} == {job.configuration.canonical for job in lease.jobs}
+    widest = sorted(before["gemms"], key=lambda one: -one["count"] * (one["ms"]["high"] - one["ms"]["low"]))[:2]
+    assert {one["name"] for one in measured} == {one["name"] for one in widest}
+
+
+def test_a_configuration_file_and_bad_input_are_told_apart(farm: Command, tmp_path: Path) -> None:
+    refused(farm("plan", "lama-3.1-8b", "--on", CARD), 2, "did you mean llama-3.1-8b")
+    refused(farm(*LLAMA, "--tp", "3"), 2, "cannot be divided among 3 GPUs")
+    (tmp_path / "config.json").write_text("[]")
+    refused(farm("plan", str(tmp_path / "config.json"), "--on", CARD), 2, "a configuration is a JSON object")
+    (tmp_path / "other.csv").write_text("name,ms\nattention,fast\n")
+    refused(farm(*LLAMA, "--other", str(tmp_path / "other.csv")), 2, "row 1: ms:")
+    refused(farm(*LLAMA, "--confirm", "1"), 3, "cannot be measured now")
