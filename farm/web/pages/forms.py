@@ -99,7 +99,7 @@ class Form:
                 "maxlength": next((one.max_length for one in field.metadata if isinstance(one, MaxLen)), None)
             }
         return Input(
-            value=" ".join(value) if isinstance(value, list) else value,
+            value=" ".join(map(str, value)) if isinstance(value, list) else value,
             help=field.description or "",
             is_flag=_is_flag(field),
             choices=choices,

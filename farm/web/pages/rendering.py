@@ -23,6 +23,7 @@ from farm.devices import IMPORTED_PREFIX
 from farm.errors import FarmError
 from farm.formatting import (
     configuration_text,
+    counted,
     kernel_text,
     rate_text,
     seconds_text,
@@ -50,6 +51,7 @@ NAVIGATION = (
     ("/health", "Health"),
     ("/compare", "Compare"),
     ("/cost", "Cost of a GEMM"),
+    ("/plan", "Plan"),
     ("/models", "Models"),
     ("/submit", "Submit"),
 )
@@ -117,6 +119,7 @@ def _environment() -> Environment:
     )
     made.filters.update(
         configuration=configuration_text,
+        counted=counted,
         configuration_of=lambda document: configuration_text(document.model_dump()),
         factor=factor,
         figure=figure,

@@ -47,7 +47,7 @@ NASTY = "<script>alert('x')</script>"
 
 PAGES = (
     "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices", "/health",
-    "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/models", "/models/nvidia-h200", "/submit", "/api",
+    "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/plan", "/models", "/models/nvidia-h200", "/submit", "/api",
     "/campaigns/nosuch", "/campaigns/small/delete", "/models/nvidia-h200/delete", "/models/nvidia-h200/delete?version=1", "/deleted",
 )  # fmt: skip
 
@@ -792,6 +792,26 @@ def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: ht
         assert badge[1].endswith(" invalid")
     told = browser_like.get("/api/v1/campaigns/refused").json()
     assert (told["verdict"], told["state_text"]) == ("no results", f"done, {badge[1]}")
+
+
+def test_the_plan_page_shows_what_was_measured_and_what_is_not_covered(
+    browser_like: httpx.Client, engine: Engine, filled: int
+) -> None:
+    layers = ("8x6144x4096", "8x4096x4096", "8x28672x4096", "8x4096x14336", "8x128256x4096")
+    rows = [(f"cublaslt(algorithm=0) {one} bf16 nt", row(0.01, power_w=500.0)) for one in layers]
+    landed(engine, filled, rows)
+    query = {"model": "llama-3.1-8b", "tokens": "8", "on": "cpu-test", "price": "cpu-test=3.6", "max_latency": "2ms"}
+    page = browser_like.get("/plan", params=query)
+    assert page.status_code == 200
+    shown = words(page.text)
+    # 129 GEMMs of 0.01 ms; 3.6 an hour is 1 for a million ms.
+    assert "cpu-test 8 1.29 1.22" in shown
+    assert "Cheapest within 2 ms: cpu-test with 8 tokens in a step of 1.29 ms, 0.1613 for a million tokens." in shown
+    assert "Not covered: attention (32), elementwise (32)" in shown
+    assert "measured measured cublaslt(algorithm=0)" in shown
+    wrong = browser_like.get("/plan", params={"model": "nosuch"})
+    assert wrong.status_code == 400
+    assert "There is no language model 'nosuch'" in words(wrong.text)
 
 
 def test_the_cost_page_has_a_batch(browser_like: httpx.Client) -> None:
