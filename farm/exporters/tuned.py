@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
@@ -185,22 +186,36 @@ class Proof:
 
 
 def read_proofs(path: Path, device_type: str) -> list[Proof]:
-    """The comparisons of a file that `farm check --json` printed. Raises `BadInput`."""
+    """The comparisons of a file with what `farm check --json` printed, once or several times. Raises `BadInput`."""
     try:
-        document = json.loads(path.read_text())
-        measured_on = document["device"]["type"]
-        found = [
-            Proof(
-                Configuration.parse(one["base_configuration"]),
-                Configuration.parse(one["head_configuration"]),
-                PairedResult(one["ratio"], tuple(one["interval"] or (0.0, float("inf"))), one["rounds"], Verdict(one["verdict"])),
-            )
-            for one in document["checks"] if "ratio" in one
-        ]  # fmt: skip
+        documents = list(_documents(path.read_text()))
+        found = [_proof(one) for document in documents for one in document["checks"] if "ratio" in one]
+        types = {document["device"]["type"] for document in documents}
     except OSError as error:
         raise BadInput(detail=f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, FarmError) as error:
         raise BadInput(detail=f"{path} is no output of farm check --json: {first_line(error)}") from None
-    if measured_on != device_type:
+    if types - {device_type}:
+        measured_on = ", ".join(sorted(types - {device_type}))
         raise BadInput(detail=f"{path} was measured on {measured_on}, and the export is for {device_type}.")
     return found
+
+
+def _documents(text: str) -> Iterator[Any]:
+    """JSON documents that follow each other. Raises `ValueError` where there is none."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while True:
+        document, end = decoder.raw_decode(rest)
+        yield document
+        rest = rest[end:].lstrip()
+        if not rest:
+            return
+
+
+def _proof(check: Mapping[str, Any]) -> Proof:
+    low, high = check["interval"] or (0.0, inf)
+    return Proof(
+        Configuration.parse(check["base_configuration"]),
+        Configuration.parse(check["head_configuration"]),
+        PairedResult(check["ratio"], (low, high), check["rounds"], Verdict(check["verdict"])),
+    )

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from farm.api.results import Identity, Results
+from farm.cli.check_view import Compared, Run
 from farm.errors import BadInput, NothingToExport, OtherConsumerVersion
 from farm.exporters import TUNED
 from farm.exporters.exporter import Export
 from farm.exporters.tuned import REPORT, TunedChoice
+from farm.kernel_versions import Pair
 from farm.kernels import Configuration
-from farm.paired import PairedResult, Verdict
+from farm.paired import Arm, PairedResult, Verdict
 from farm.schema.results import EXPORTED
 
 H200 = Identity(
@@ -40,18 +42,14 @@ def row(configuration: str, ms: float, **more: Any) -> dict[str, Any]:
 
 
 def proofs(path: Path, *checks: tuple[str, str, float, float], device_type: str = "nvidia-h200") -> Path:
-    """The output of `farm check --json`: base, head, and the ends of the interval of the ratio."""
-    document = {
-        "device": {"type": device_type},
-        "checks": [
-            {
-                "base_configuration": Configuration.parse(base).canonical, "head_configuration": Configuration.parse(head).canonical,
-                "ratio": (low + high) / 2, "interval": [low, high], "rounds": 6, "verdict": "faster",
-            }
-            for base, head, low, high in checks
-        ],
-    }  # fmt: skip
-    path.write_text(json.dumps(document))
+    """What `farm check --json` prints: base, head, and the ends of the interval of the ratio. A file may have several outputs."""
+    pairs = [Pair(Configuration.parse(base), Configuration.parse(head)) for base, head, *_ in checks]
+    run = Run(Compared(pairs, {Arm.BASE: "base", Arm.HEAD: "head"}, ()), 2.0, device={"type": device_type})
+    for number, (_, _, low, high) in enumerate(checks):
+        result = {"ratio": (low + high) / 2, "interval": [low, high], "rounds": 6, "verdict": Verdict.FASTER}
+        run.answers[number] = {"result": result}
+    with path.open("a") as file:
+        file.write(json.dumps(run.document(), indent=2) + "\n")
     return path
 
 
@@ -164,6 +162,7 @@ def test_inductor_finds_a_product_by_card_types_sizes_and_strides(layout: str, s
     [
         ("{", "is no output of farm check --json"),
         ('{"checks": []}', "is no output of farm check --json"),
+        ("", "is no output of farm check --json"),
         ('{"device": {"type": "nvidia-b200"}, "checks": []}', "was measured on nvidia-b200"),
         (None, "cannot be read: No such file"),
     ],
