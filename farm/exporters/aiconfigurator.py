@@ -131,7 +131,7 @@ def export(
     """
     version = CONSUMER.checked(consumer_version)
     spec = None if system_file is None else system_of_file(system_file)
-    where = [*query.get("where", ()), f"layout == {Layout.NT}"]
+    where = [*query.get("where", ()), f"layout == '{Layout.NT}'"]
     sources = query.get("source") or [OfRow.MEASURED, OfRow.RECORDED]
     found = all_rows(farm, None, **{**query, "where": where, "source": sources})
     entries, remarks = entries_of(found, time=time, chosen=query.get("family"))
@@ -308,7 +308,10 @@ def files_of(
         kept = list(entries)
         notes.append(f"No row has power, so the energy of every answer of {CONSUMER.package} is 0.")
     if not kept:
-        raise NothingToExport(tool=CONSUMER.package, why=" ".join(remarks) or f"no row of {device_type} matches.")
+        raise NothingToExport(
+            tool=CONSUMER.package,
+            why=" ".join(remarks) or f"no row of {device_type} matches. Imported rows need --source imported.",
+        )
     framework = _FRAMEWORKS[backend]
     name = f"{device_type}_farm".replace("-", "_")
     spec = _spec(device_type, found.identity, kept) if spec is None else spec

@@ -159,7 +159,10 @@ class TunedFormat(ABC):
                 continue
             times.setdefault(configuration.problem, {}).setdefault(configuration, []).append(ms)
         remarks = [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]
-        choices = [self._choice(problem, kernels, proofs) for problem, kernels in times.items()]
+        tried = {problem: kernels for problem, kernels in times.items() if set(kernels) != {self.default(problem)}}
+        if len(tried) < len(times):
+            remarks.append(f"{len(times) - len(tried):,} problems have rows of the default alone, and are left out.")
+        choices = [self._choice(problem, kernels, proofs) for problem, kernels in tried.items()]
         return sorted(choices, key=lambda one: (one.problem.shape.n, one.problem.shape.k, one.problem.shape.m)), remarks
 
     def _choice(

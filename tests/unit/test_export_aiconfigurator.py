@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from farm.api.models import PredictQuery
-from farm.api.results import Identity, Results
+from farm.api.results import Identity, Results, conditions
 from farm.both_times import time_in
 from farm.cli import exporting
 from farm.cli.app import app
@@ -53,7 +53,8 @@ class FakeFarm:
 
     def ask(self, operation: Callable[..., Any], *args: Any, **query: Any) -> Any:
         if operation is not exporter.models.predict:
-            assert "layout == nt" in query["where"]
+            conditions(where=query["where"], source=query["source"], since=None, until=None)
+            assert query["where"] == ["layout == 'nt'"]
             assert query["source"] == ["measured", "recorded"]
             return Results.model_construct(rows=list(self.rows), identity=H200, commands=None, next=None)
         (asked,) = args

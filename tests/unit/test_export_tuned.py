@@ -175,6 +175,15 @@ def test_a_proof_that_proves_nothing_here_is_an_error(content: str | None, why: 
         exported("vllm", row(SMALL, 0.02), given=[path])
 
 
+def test_a_problem_that_only_the_default_computed_is_left_to_the_tool() -> None:
+    plain = "cublaslt() 64x4096x1024 bf16 nt"
+    with pytest.raises(NothingToExport, match="1 problems have rows of the default alone"):
+        exported("inductor", row(plain, 0.01))
+    kernel = plain.replace("cublaslt", "triton")
+    (choice,) = json.loads(exported("inductor", row(plain, 0.01), row(kernel, 0.02)).files[1].content)["choices"]
+    assert (choice["winner"], choice["check"]) == (Configuration.parse(plain).canonical, None)
+
+
 @pytest.mark.parametrize("tool", list(TUNED))
 def test_files_for_another_version_or_without_rows_are_refused(tool: str) -> None:
     with pytest.raises(OtherConsumerVersion, match=r"not for 0\.0\.1"):
