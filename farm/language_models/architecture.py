@@ -41,6 +41,10 @@ class Features:
     sharing: Sharing = Sharing.SPLIT
     of: str = "features"
 
+    def __post_init__(self) -> None:
+        if not (type(self.units) is type(self.width) is int and self.units >= 1 and self.width >= 1):
+            raise ValueError(f"{self.name} has {self.units!r} x {self.width!r} features")
+
     def on_one(self, gpus: int, model: str) -> int:
         """How many features one of so many GPUs has. Raises `DoesNotDivide`."""
         if self.sharing is Sharing.WHOLE:
@@ -123,6 +127,13 @@ class Experts:
     gated: bool = True
     count: int = 1
     weights: WeightFormat | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (self.experts, self.top_k, self.hidden, self.intermediate)
+        if any(type(number) is not int or number < 1 for number in numbers) or self.top_k > self.experts:
+            raise ValueError(
+                f"a token chooses {self.top_k!r} of {self.experts!r} experts of {self.hidden!r} x {self.intermediate!r}"
+            )
 
     @property
     def matrices(self) -> tuple[tuple[str, int, int], ...]:

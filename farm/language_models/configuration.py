@@ -108,14 +108,19 @@ def parse_configuration(text: str, name: str, *, source: str = "") -> Architectu
 
 def read_configuration(data: Mapping[str, Any], name: str, *, source: str = "") -> Architecture:
     """The architecture of a configuration. See `parse_configuration`."""
-    fields, quantization = reading(data, name)
+    try:
+        return _architecture(data, name, source or name)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise BadLanguageModel(where=name, why=f"a field has a value of another form: {error}") from None
+
+
+def _architecture(data: Mapping[str, Any], name: str, source: str) -> Architecture:
+    fields, quantization = _reading(data, name)
     kind = str(fields.value("model_type", default=""))
     try:
         layers = Layers(fields, kind)
         blocks = layers.blocks()
         vocabulary = fields.number("vocab_size")
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise BadLanguageModel(where=name, why=f"a field has a value of another form: {error!r}") from None
     except BadLanguageModel as error:
         raise BadLanguageModel(
             where=name, why="; ".join([error.fields["why"], *_not_understood(fields, kind)])
@@ -129,12 +134,12 @@ def read_configuration(data: Mapping[str, Any], name: str, *, source: str = "") 
         quantized=False, weights=quantization.plain,
     )  # fmt: skip
     return Architecture(
-        name, source or name, kind, layers.hidden, layers.count, layers.heads, vocabulary, (*linears, head), tuple(experts),
+        name, source, kind, layers.hidden, layers.count, layers.heads, vocabulary, (*linears, head), tuple(experts),
         (*(f"not listed: {note}" for note in layers.notes), *notes),
     )  # fmt: skip
 
 
-def reading(data: Mapping[str, Any], name: str) -> tuple[Fields, Quantization]:
+def _reading(data: Mapping[str, Any], name: str) -> tuple[Fields, Quantization]:
     """The fields of the language model in a configuration, and how its weights are quantised."""
     text: dict[str, Any] = next((data[key] for key in _TEXT if isinstance(data.get(key), dict)), {})
     merged = {**{key: value for key, value in data.items() if key not in _TEXT}, **text}
