@@ -26,6 +26,12 @@ _PRIOR = {"base": 0.3, "kernel": 12.0, "layout": 12.0, "kernel in layout": 96.0}
 _USUAL_PRIOR = 24.0
 """One over the variance of a level's part of a constant, before anything is measured: for all levels not named above."""
 
+_FEW_ROWS = 20
+_OF_FEW = {"kernel": 96.0, "kernel in layout": 384.0}
+_NOISE_OF_FEW = 0.2
+"""With fewer rows of a kernel in the mean, what replaces these: constants of kernels of their own would follow each row, and nothing would be
+left to learn of what the formula misses. Kernels that were drawn at random for each problem have such tables."""
+
 _OF_LAYOUTS = ("step_ms", "issue", "block_ms", "l2")
 """The constants that a kernel may have others of in each layout."""
 
@@ -68,12 +74,12 @@ def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
     loops, y = loops.part(order), y[order]
     keys, place = np.unique(loops.keys, return_inverse=True)
     place = place.reshape(loops.keys.shape)
+    few = len(y) < _FEW_ROWS * len(np.unique(place[_KERNEL]))
+    noise, priors = (_NOISE_OF_FEW, _PRIOR | _OF_FEW) if few else (_NOISE, _PRIOR)
     prior = np.empty(len(keys))
     for name, found in zip(LEVELS, place, strict=True):
-        prior[found] = _PRIOR.get(name, _USUAL_PRIOR)
+        prior[found] = priors.get(name, _USUAL_PRIOR)
     shared = [found for level, found in enumerate(place) if level not in (_KERNEL, _WITHIN)]
-    within = np.flatnonzero(np.isin(list(CONSTANTS), _OF_LAYOUTS))
-    normal = NormalEquations(place[_KERNEL], place[_WITHIN], shared, within, prior)
     begin = start(len(y))
     w = np.zeros((len(keys), len(CONSTANTS)))
 
@@ -85,30 +91,37 @@ def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
         found: Floats = np.log(time_ms(logs, loops, card)["time"])
         return found
 
+    def slopes_of(logs: Floats, which: Array) -> Floats:
+        now, slopes = predicted(logs), np.empty((len(y), len(which)))
+        for place, constant in enumerate(which):
+            nudged = logs.copy()
+            nudged[constant] += _NUDGE
+            slopes[:, place] = (predicted(nudged) - now) / _NUDGE
+        return slopes
+
     def loss(w: Floats) -> float:
-        off = np.abs(y - predicted(constants(w))) / _NOISE
+        off = np.abs(y - predicted(constants(w))) / noise
         return float(np.where(off < 3, off**2 / 2, 3 * off - 4.5).sum() + 0.5 * (prior[:, None] * w**2).sum())
 
+    # Constants of what no row has stay: the fewer there are, the faster is a step.
+    felt = np.flatnonzero(slopes_of(begin, np.arange(len(CONSTANTS))).any(axis=0))
+    within = np.flatnonzero(np.isin(np.array(list(CONSTANTS))[felt], _OF_LAYOUTS))
+    normal = NormalEquations(place[_KERNEL], place[_WITHIN], shared, within, prior)
     best, damping = loss(w), 1.0
     for _ in range(_STEPS):
         logs = constants(w)
-        now = predicted(logs)
-        slopes = np.empty((len(y), len(CONSTANTS)))
-        for constant in range(len(CONSTANTS)):
-            nudged = logs.copy()
-            nudged[constant] += _NUDGE
-            slopes[:, constant] = (predicted(nudged) - now) / _NUDGE
-        off = y - now
-        weight = 1 / np.maximum(np.abs(off) / (3 * _NOISE), 1.0) / _NOISE**2
-        downhill = np.zeros_like(w)
+        slopes, off = slopes_of(logs, felt), y - predicted(logs)
+        weight = 1 / np.maximum(np.abs(off) / (3 * noise), 1.0) / noise**2
+        downhill = np.zeros((len(w), len(felt)))
         for which in place:
             np.add.at(downhill, which, slopes * (weight * off)[:, None])
-        downhill -= prior[:, None] * w
+        downhill -= prior[:, None] * w[:, felt]
         normal.weigh(slopes * np.sqrt(weight)[:, None])
         before = best
         for _ in range(8):
             step = normal.step(damping, downhill)
-            tried = w + step * min(1.0, _MAX_STEP / float(np.abs(step).max()))
+            tried = w.copy()
+            tried[:, felt] += step * min(1.0, _MAX_STEP / float(np.abs(step).max()))
             if (reached := loss(tried)) < best:
                 w, best, damping = tried, reached, max(damping / 5, 1e-4)
                 break

@@ -8,11 +8,14 @@ from typing import Any
 
 from .arrays import BadFiles, require
 
-FORMAT = 9
+FORMAT = 10
 """The version of `model.json` and its arrays."""
 
+WITHOUT_WAITS = 9
+"""The version before: its times of kernels have no waits for loads and no conversions of weights."""
+
 WITHOUT_SPARSITY = 8
-"""The version before: its models have learned from no sparse B and no weights of fewer bits than A."""
+"""The version before that: its models have learned from no sparse B and no weights of fewer bits than A either."""
 
 WITHOUT_SCALE = 7
 """The version before that: its models have learned from no scale factors, no fused operations and no groups either."""
@@ -23,7 +26,7 @@ WITHOUT_BATCH = 6
 WITHOUT_BURST = 5
 """The version before that: its models have no protocol and no burst time either."""
 
-READABLE = (WITHOUT_BURST, WITHOUT_BATCH, WITHOUT_SCALE, WITHOUT_SPARSITY, FORMAT)
+READABLE = (WITHOUT_BURST, WITHOUT_BATCH, WITHOUT_SCALE, WITHOUT_SPARSITY, WITHOUT_WAITS, FORMAT)
 
 TIMES = ("burst", "settled")
 """What the runtime of a model may be. None: another time, or not known."""
@@ -105,7 +108,7 @@ def description_of(content: bytes) -> dict[str, Any]:
 
 def _model_of(number: Any) -> dict[str, Any]:
     """What a `model.json` of a readable format must have."""
-    if number == FORMAT:
+    if number > WITHOUT_SPARSITY:
         return _MODEL
     family = {name: kind for name, kind in _FAMILY.items() if name != "batched" or number > WITHOUT_BATCH}
     later = {"bytes_of_b"} | ({"scales", "fusions"} if number <= WITHOUT_SCALE else set())

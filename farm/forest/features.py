@@ -95,7 +95,8 @@ def see(
     with np.errstate(divide="ignore", invalid="ignore"):
         work = Work.of(rows, card)
         library, tiling = Library.of(rows, work, card), Tiling.of(rows, work, card)
-        timed, known, strips = _timed(rows, vocabulary, work, tiling, card, timing or Timing.none())
+        timed, known, loops = _timed(rows, vocabulary, work, tiling, card, timing or Timing.none())
+        strips = loops["strips"]
         foretold = (choices or Choices.none()).foretell(rows, work, card)
         blocks = (
             *_sizes(rows, work, card),
@@ -105,6 +106,7 @@ def see(
             *_timing(timed, known, work, strips),
             *_choice(foretold, work),
             *_groups(rows, card),
+            *_loads(loops),
             *_kinds(rows, vocabulary),
             (vocabulary.trained, rows.parameters),
             (("log2_flops_per_thread",), (work.flops / rows.parameter("threads"))[None]),
@@ -117,13 +119,18 @@ def see(
 
 def _timed(
     rows: Configurations, vocabulary: Vocabulary, work: Work, tiling: Tiling, card: Card, timing: Timing
-) -> tuple[Mapping[str, Floats], Array, Floats]:
-    """What `time_ms` gives, in which rows its constants are known, and the bytes that tiles read of the L2."""
+) -> tuple[Mapping[str, Floats], Array, Mapping[str, Floats]]:
+    """What `time_ms` gives, in which rows its constants are known, and of their loops what features need."""
     if np.isnan(tiling.blocks).all():
-        return dict.fromkeys(("time", *_PARTS), tiling.blocks), np.zeros(len(rows), bool), tiling.blocks
+        nothing = dict.fromkeys(("waits", "single", "converted"), np.zeros(len(rows)))
+        return (
+            dict.fromkeys(("time", *_PARTS), tiling.blocks),
+            np.zeros(len(rows), bool),
+            {"strips": tiling.blocks} | nothing,
+        )
     loops = Loops.of(rows, vocabulary, work, tiling, card)
     logs, known = timing.constants(loops)
-    return time_ms(logs, loops, card), known, loops["strips"]
+    return time_ms(logs, loops, card), known, loops.columns
 
 
 def efforts_of(rows: Configurations, vocabulary: Vocabulary, card: Card) -> Efforts:
@@ -292,6 +299,15 @@ def _tiling(rows: Configurations, work: Work, tiling: Tiling, card: Card) -> Ite
         }
     )
 
+
+def _loads(loops: Mapping[str, Floats]) -> Iterator[Block]:
+    """What a step waits for, loads one by one and converts; NaN where there is none."""
+    yield ("waits",), loops["waits"][None]
+    found = np.array([loops["single"], loops["converted"]])
+    yield _LOADED, np.where(found > 0, found, np.nan)
+
+
+_LOADED = ("log2_single_loads", "log2_converted")
 
 _GROUP_EDGES = np.array([[16.0], [64.0], [128.0]])
 """Rows of tiles: the fewest that tensor cores of Hopper and older cards take, and usual ones."""

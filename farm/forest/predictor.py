@@ -16,7 +16,7 @@ from .burst import Bursts, inputs
 from .card import Card
 from .choice import Choices
 from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, types_columns
-from .described import FORMAT, WITHOUT_BATCH, WITHOUT_BURST, WITHOUT_SCALE, description_of
+from .described import FORMAT, WITHOUT_BATCH, WITHOUT_BURST, WITHOUT_SCALE, WITHOUT_WAITS, description_of
 from .energy import Energies
 from .features import Seen, see
 from .reach import PROBLEM_NUMBERS, Measured, Reach
@@ -372,7 +372,7 @@ class Predictor:
             forests,
             intervals,
             described["importance"],
-            Timing.read(content(_TIMING), _TIMING),
+            Timing.read(content(_TIMING), _TIMING, waits=described["format"] > WITHOUT_WAITS),
             Choices.read(content(_CHOICES), _CHOICES),
             None if described["energies"] is None else Energies.from_json(described["energies"]),
             described["protocol"],

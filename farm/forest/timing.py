@@ -17,6 +17,7 @@ import numpy as np
 from .arrays import Expected, read_arrays, require
 from .card import Card
 from .columns import BYTES_OF_B, IS_SPARSE, Array, Configurations, Floats, Vocabulary
+from .loads import Loads
 from .physics import LOAD_BYTES, Tiling, Work
 
 CONSTANTS: Mapping[str, float] = {
@@ -41,8 +42,17 @@ CONSTANTS: Mapping[str, float] = {
     "load_b": 1e-3,
     # Of the norm that joins computing, L2 and memory: infinite where they overlap wholly, 1 where one follows another.
     "overlap": 3.0,
+    # ms that a step waits for a load, and ns of a thread for an element that it loads by itself, and for a weight that it converts.
+    "wait_ms": 2.5e-4,
+    "single": 5.0,
+    "convert": 2.0,
 }
 """The constants of the formula with what is supposed of them before anything is measured."""
+
+_OLDER = len(CONSTANTS) - 3
+"""Constants of models before format 10, whose times have no waits, single loads and conversions."""
+_NEVER = -1e3
+"""The logarithm of a constant that adds nothing."""
 
 _START: Floats = np.log(np.array(list(CONSTANTS.values())))[:, None]
 
@@ -94,7 +104,8 @@ class Loops:
         # Clusters are launched whole.
         launched = np.ceil(np.array([tiling.grid_rows, tiling.grid_columns]) / clusters)
         (grid_m, grid_n), (clusters_m, clusters_n) = launched * clusters, launched
-        loads = np.minimum(rows.alignments[:2], LOAD_BYTES / np.array([ab, of_b]))
+        widths = np.minimum(rows.alignments[:2], LOAD_BYTES / np.array([ab, of_b]))
+        tiles, loads = (tile_m, tile_n), Loads.of(rows, tiling)
         columns = {
             "blocks": grid_m * grid_n * slices * batch,
             "steps": tiling.steps,
@@ -103,11 +114,16 @@ class Loops:
             # What tiles read of the L2: A once for each column of tiles, and B for each row of them.
             "strips": np.maximum((clusters_n * m * ab + clusters_m * n * of_b) * k * batch, 1.0),
             "step_ms": 2.0 * tile_m * tile_n * depth * card.multiprocessors / work.peak,
-            **{name: tile * depth / at_once for name, tile, at_once in zip("ab", (tile_m, tile_n), loads, strict=True)},
+            **{name: tile * depth / at_once for name, tile, at_once in zip("ab", tiles, widths, strict=True)},
             "sliced": (slices > 1) * (_ADDING_MS + m * n * batch * 4.0 * slices / card.bytes_per_ms),
             "summed": _ADDING_MS + m * n * batch * 8.0 / card.bytes_per_ms,
             "area": tile_m * tile_n / 128**2,
             "stream": stream,
+            "waits": loads.waits,
+            "single": loads.single,
+            "converted": loads.converted,
+            # Blocks of 128 threads, as which a block keeps a multiprocessor busy.
+            "warpgroups": tiling.threads / 128,
         }
         return cls(columns, _keys(rows, vocabulary), np.isfinite(tiling.blocks))
 
@@ -139,10 +155,13 @@ def time_ms(logs: Floats, loops: Loops, card: Card) -> dict[str, Floats]:
     `computing` is of the blocks, in rounds of as many as the card holds; `latency` and `issue` what its steps would take if
     only the one or the other counted; `memory` and `l2` the traffic's.
     """
-    step, miss, issuing, begin, launch, of_memory, of_l2, drift, adding, sharing, load_a, load_b, norm = np.exp(logs)
+    *usual, wait, single, convert = np.exp(logs)
+    step, miss, issuing, begin, launch, of_memory, of_l2, drift, adding, sharing, load_a, load_b, norm = usual
     blocks, steps, resident, count = loops["blocks"], loops["steps"], loops["resident"], float(card.multiprocessors)
+    by_threads = 1e-6 * (loops["single"] * single + loops["converted"] * convert)
     issue = loops["step_ms"] * issuing + 1e-6 * (loops["a"] * load_a + loops["b"] * load_b)
-    latency = step + miss * np.minimum(1.0, loops["bytes"] / loops["strips"])
+    issue = issue + by_threads * loops["warpgroups"]
+    latency = step + miss * np.minimum(1.0, loops["bytes"] / loops["strips"]) + wait * loops["waits"] + by_threads
 
     rounds = blocks / (count * resident)
     whole = np.floor(rounds)
@@ -206,12 +225,12 @@ class Timing:
         np.savez_compressed(path, keys=self.keys, logs=self.logs)
 
     @classmethod
-    def read(cls, content: bytes, name: str) -> Timing:
-        """What `save` wrote. Raises `BadFiles`."""
-        found = read_arrays(
-            content, name, {"keys": Expected("<u8", (None,)), "logs": Expected("<f8", (None, len(CONSTANTS)))}
-        )
-        keys, logs = found["keys"], found["logs"]
+    def read(cls, content: bytes, name: str, *, waits: bool = True) -> Timing:
+        """What `save` wrote, or without `waits` a version of before these were learned. Raises `BadFiles`."""
+        stored = len(CONSTANTS) if waits else _OLDER
+        found = read_arrays(content, name, {"keys": Expected("<u8", (None,)), "logs": Expected("<f8", (None, stored))})
+        keys, missing = found["keys"], len(CONSTANTS) - stored
+        logs = np.pad(found["logs"], ((0, 0), (0, missing)), constant_values=_NEVER)
         require(len(keys) == len(logs), f"{name}: keys and constants are not of one number")
         require(keys[1:] > keys[:-1], f"{name}: keys are not sorted")
         require(np.isfinite(logs), f"{name}: a constant is no number")

@@ -134,7 +134,7 @@ def test_a_model_of_another_format_is_refused_with_what_to_do(local: Local, tmp_
     described.write_text(described.read_text().replace(f'"format": {FORMAT}', '"format": 2'))
     version = Local(local.uri, {"other": other}).register("other")
     with pytest.raises(
-        ModelUnreadable, match=r"format 2, and this .* reads the formats 5 to 9.*Train it again .* mlflow.pyfunc"
+        ModelUnreadable, match=r"format 2, and this .* reads the formats 5 to 10.*Train it again .* mlflow.pyfunc"
     ):
         registry.pull(local.uri, NAME, version)
 

@@ -174,7 +174,7 @@ def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tm
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 4}, "model.json is of format 4; this code reads 5 to 9"),
+        ({"format": 4}, "model.json is of format 4; this code reads 5 to 10"),
         ({"format": 5}, "model.json must have"),
         ({"time": "cold"}, "time is not burst or settled"),
         ({"time": 3}, "model.json: time is no str"),

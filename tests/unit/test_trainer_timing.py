@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from farm.forest.columns import Floats
+from farm.forest.loads import Loads
 from farm.forest.physics import Tiling, Work
 from farm.forest.timing import CONSTANTS, Loops, Timing, start, time_ms
-from support.timing_tables import H200, seen, table
+from support.timing_tables import H200, seen, table, triton_table
 from trainer.normal_equations import NormalEquations
 from trainer.table import vocabulary_of
 from trainer.timing import MIN_PROBLEMS, fit_timing
@@ -65,6 +66,61 @@ def test_constants_are_stored_as_they_are(tmp_path: Path) -> None:
     again = Timing.read((tmp_path / "timing.npz").read_bytes(), "timing.npz")
     assert np.array_equal(again.keys, timing.keys)
     assert np.array_equal(again.logs, timing.logs)
+
+
+def loads_of(frame: pd.DataFrame) -> Loads:
+    rows = vocabulary_of(frame).complete(frame)
+    return Loads.of(rows, Tiling.of(rows, Work.of(rows, H200), H200))
+
+
+def test_steps_of_triton_wait_for_operands_and_factors_that_are_not_copied_ahead() -> None:
+    lines = {
+        "16x256x256 f16 nt": 0,
+        "16x256x100 f16 nt": 1,
+        "16x100x256 f16 nt": 0,
+        "16x100x256 f16 nn": 1,
+        "16x256x256 f16i4 nt scale=none:row": 0,
+        # One factor for a tile along k; four of 64 columns, of 128 threads; and of 32 columns.
+        "16x256x256 f16i4 nt scale=none:1x128": 1,
+        "16x256x256 f16i8 nt scale=none:1x32 tile_n=64,tile_k=128": 0,
+        "16x256x256 f16i8 nt scale=none:1x32 tile_n=32,tile_k=128": 1,
+        "16x256x100 f16i4 nt scale=none:1x32 tile_n=32,tile_k=128": 2,
+        "16x256x100 f16 nt tma=1": 0,
+    }
+    loads = {line: loads_of(triton_table([line])) for line in lines}
+    assert {line: found.waits.item() for line, found in loads.items()} == lines
+    assert loads["16x256x256 f16 nt"].single == 0
+    assert loads["16x256x100 f16 nt"].single == (16 + 64) * 64 / 128
+    assert loads["16x256x256 f16 nt"].converted == 0
+    assert loads["16x256x256 f16i4 nt scale=none:row"].converted == 64 * 64 / 128
+    assert not loads_of(table([(16, 100, 100)])).waits.any()
+
+
+def test_constants_from_before_waits_give_the_times_of_before(tmp_path: Path) -> None:
+    frame = triton_table(["16x256x100 f16 nt", "16x4096x4096 f16i4 nt scale=none:1x128"])
+    loops = loops_of(frame)
+    keys = np.unique(loops.keys[0])
+    np.savez(tmp_path / "timing.npz", keys=keys, logs=np.zeros((len(keys), len(CONSTANTS) - 3)))
+    content = (tmp_path / "timing.npz").read_bytes()
+    logs, known = Timing.read(content, "timing.npz", waits=False).constants(loops)
+    none = Loops(loops.columns | dict.fromkeys(("waits", "single", "converted"), np.zeros(2)), loops.keys, loops.usable)
+    assert known.all()
+    assert np.array_equal(time_ms(logs, loops, H200)["time"], time_ms(start(2), none, H200)["time"])
+    assert np.all(time_ms(start(2), loops, H200)["time"] > time_ms(start(2), none, H200)["time"])
+
+
+def test_constants_of_kernels_with_few_rows_do_not_follow_each_row() -> None:
+    """Every kernel has two rows, whose times have an error of 20% that no constant explains."""
+    draw = np.random.default_rng(0)
+    kernels = [
+        f"tile_n={n},tile_k={k},stages={s}" for n in (16, 32, 64, 128) for k in (32, 64, 128) for s in range(2, 7)
+    ]
+    sizes = draw.integers(8, 256, size=(2 * len(kernels), 2)) * 16
+    frame = triton_table([f"16x{n}x{k} f16 nt {kernel}" for (n, k), kernel in zip(sizes, 2 * kernels, strict=True)])
+    loops = loops_of(frame)
+    measured = time_ms(start(len(frame)), loops, H200)["time"] * np.exp(draw.normal(scale=0.2, size=len(frame)))
+    logs, _ = fit_timing(loops, measured, H200).constants(loops)
+    assert np.median(np.abs(np.log(time_ms(logs, loops, H200)["time"] / measured))) > 0.08
 
 
 def test_alignment_is_of_leading_dimensions() -> None:
