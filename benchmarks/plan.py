@@ -11,7 +11,8 @@ compared with it:
   champion   a model that learned from the committed rows of this type of card alone; none of a GEMM is measured
   tables     times of AIConfigurator (`--tables`), which are burst times of a serving framework; they have no power here
 
-All kernels are cuBLASLt's own choice. Errors are (plan / chain - 1), in percent. A plan that lacks a GEMM has no error.
+All kernels are cuBLASLt's own choice. FP8 is without scale factors: one for a whole tensor changes no time, and no committed rows have
+it. Errors are (plan / chain - 1), in percent. A plan that lacks a GEMM has no error.
 
 Figures: `median_error_pct` and `worst_error_pct` of the time from rows, `energy_median_error_pct` and `energy_worst_error_pct`, and by
 plan under `plans`. `bounds_hold_pct` is the share of chains within the 90% bounds of a plan.
@@ -24,10 +25,10 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,6 @@ from farm.measurement import Measurement, MeasuringRules
 from farm.model_plans.step_plans import StepPlan, step_plan
 from farm.operands import OperandRules
 from farm.registry.loaded_model import Model
-from farm.scale import Scale
 from trainer.forest import ForestSettings, fit
 from trainer.table import configurations, with_added_columns
 from workers.devices.cuda_arena import ALIGNMENT, DeviceArena
@@ -76,7 +76,7 @@ FP8 = ElementTypes.parse("f8e4m3")
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama-3.1-8b": ("llama-3.1-8b", {}),
     "qwen3-30b-a3b, dense part": ("qwen3-30b-a3b", {}),
-    "llama-3.1-8b in FP8": ("llama-3.1-8b", {"types": FP8, "scale": Scale.TENSOR}),
+    "llama-3.1-8b in FP8": ("llama-3.1-8b", {"types": FP8}),
 }
 
 
@@ -208,30 +208,43 @@ def plan_of(
 
 
 class Tables:
-    """Times of AIConfigurator's tables, interpolated in log m, log n and log k."""
+    """Times of AIConfigurator's tables.
+
+    Between rows, log(time) is linear in log(m). Between weights, the time for each element of the weight is the mean of the
+    `NEAREST` weights, by the inverse square of the distance in log(n) and log(k).
+    """
 
     KINDS: Mapping[ElementType, str] = {ElementType.BF16: "bfloat16", ElementType.F8E4M3: "fp8"}
+    NEAREST = 4
 
     def __init__(self, path: Path) -> None:
-        from scipy.interpolate import LinearNDInterpolator
-
         table = pd.read_parquet(path)
-        self._times: dict[str, Callable[[Any], Any]] = {}
+        self._curves: dict[str, dict[tuple[int, int], pd.Series[float]]] = {}
         for kind in self.KINDS.values():
-            own = table[table["gemm_dtype"] == kind].groupby(["m", "n", "k"], as_index=False)["latency"].median()
-            if len(own):
-                points = np.log(own[["m", "n", "k"]].to_numpy(np.float64))
-                self._times[kind] = LinearNDInterpolator(points, np.log(own["latency"].to_numpy(np.float64)))
+            own = table[table["gemm_dtype"] == kind].groupby(["n", "k", "m"])["latency"].median()
+            by_weight = own.groupby(level=["n", "k"])
+            self._curves[kind] = {cast(tuple[int, int], pair): curve.droplevel(["n", "k"]) for pair, curve in by_weight}
 
     def ms(self, gemms: Sequence[LayerGemm]) -> float | None:
-        """The sum of a step; None where a GEMM lies outside the tables."""
-        total = 0.0
-        for gemm in gemms:
-            times = self._times.get(self.KINDS.get(gemm.problem.types.ab, ""))
-            s = gemm.problem.shape
-            one = math.nan if times is None else float(np.exp(times(np.log([[s.m, s.n, s.k]])))[0])
-            total += gemm.count * one
-        return None if math.isnan(total) else total
+        """The sum of a step; None where the tables do not have its types."""
+        times = [self._one(gemm.problem) for gemm in gemms]
+        known = [gemm.count * one for gemm, one in zip(gemms, times, strict=True) if one is not None]
+        return sum(known) if len(known) == len(gemms) else None
+
+    def _one(self, problem: Problem) -> float | None:
+        curves, s = self._curves.get(self.KINDS.get(problem.types.ab, "")), problem.shape
+        if not curves:
+            return None
+        pairs = np.array(list(curves), np.float64)
+        distances = np.hypot(*np.log(pairs / [s.n, s.k]).T)
+        nearest = np.argsort(distances)[: self.NEAREST if distances.min() > 0 else 1]
+        rates = [self._ms_of(curves[int(pairs[i, 0]), int(pairs[i, 1])], s.m) / pairs[i].prod() for i in nearest]
+        weights = 1 / np.maximum(distances[nearest], 1e-9) ** 2
+        return float(np.average(rates, weights=weights)) * s.n * s.k
+
+    @staticmethod
+    def _ms_of(curve: pd.Series[float], m: int) -> float:
+        return float(np.exp(np.interp(np.log(m), np.log(curve.index.to_numpy(np.float64)), np.log(curve.to_numpy()))))
 
 
 # --- figures ------------------------------------------------------------------------------------------

@@ -20,9 +20,9 @@ from farm.compare.groups import parse_prices
 from farm.db import campaigns
 from farm.db.fastest_kernels import FastestKernel, fastest_kernels
 from farm.errors import BadInput, ModelRefused, NotFound
-from farm.formatting import lines_text
+from farm.formatting import counted, lines_text
 from farm.gemm import Problem
-from farm.kernels import Configuration
+from farm.kernels import parse_problem
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import read_configuration
@@ -114,7 +114,7 @@ class PlanQuery(Document):
     )
     lora_rank: int = Field(default=0, ge=0, le=MAX_RANK, description="Rank of low-rank adapters; 0 without.")
     training: bool = Field(default=False, description="A training step: with the gradients of inputs and weights.")
-    cards: int = Field(default=1, ge=1, le=65_536, description="Cards that compute the GEMMs of `gemms` together.")
+    cards: int = Field(default=1, ge=1, le=65_536, description="Cards that compute the GEMMs of a trace together.")
     on: Annotated[list[str], BeforeValidator(_split), Cli(metavar="TYPE,...", default="every type with a model")] = (
         Field(default=[], max_length=100, description="Device types, with commas.")
     )
@@ -216,7 +216,7 @@ def plan(access: Access, step_query: PlanQuery) -> Planned:
         found, missing = _plans_on(costs, steps, step_query, prices.get(device_type))
         plans += found
         if missing:
-            without.append(CardWithoutPlan(device_type=device_type, why=_why_missing(device_type, missing)))
+            without.append(CardWithoutPlan(device_type=device_type, why=_why_missing(device_type, missing, step_query)))
         if info is not None and any(not one.measured or one.energy_measured is False for p in found for one in p.gemms):
             used.append(info)
     if not plans:
@@ -271,13 +271,8 @@ def _given_step(query: PlanQuery) -> _Step:
         raise BadInput(
             detail="The GEMMs are those of one step, so tokens has one number: how many tokens the step has."
         )
-    gemms = [LayerGemm(one.name, _problem(one.problem), one.count) for one in query.gemms]
+    gemms = [LayerGemm(one.name, parse_problem(one.problem), one.count) for one in query.gemms]
     return _Step(tokens=query.tokens[0], gemms=gemms, not_covered=[NotCovered(name=OTHERS, count=1)], cards=query.cards)
-
-
-def _problem(text: str) -> Problem:
-    """The problem of a text such as `512x512x512 bf16 nt`."""
-    return Configuration.parse(f"cublaslt() {text}").problem
 
 
 def _measured(
@@ -332,11 +327,12 @@ def _plans_on(
     return plans, missing
 
 
-def _why_missing(device_type: str, missing: dict[str, str]) -> str:
+def _why_missing(device_type: str, missing: dict[str, str], query: PlanQuery) -> str:
     listed = lines_text([f"{gemm}: {why}" for gemm, why in missing.items()], what="GEMMs")
+    submit = "farm submit" if query.model is None else f"farm submit --model {query.model}"
     return (
-        f"{device_type} has neither measured rows nor predictions of {len(missing):,} GEMMs. To have both, measure the model's "
-        f"GEMMs (farm submit), then train: farm train {device_type}\n{listed}"
+        f"{device_type} has neither measured rows nor predictions of {counted(len(missing), 'GEMM')}. Measure them ({submit}), or "
+        f"measure others of their types and train: farm train {device_type}\n{listed}"
     )
 
 

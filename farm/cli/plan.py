@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.api import Farm, farm_of, plans
-from farm.api.gemm_costs import text_of
+from farm.api import Farm, farm_of, gemm_costs, plans
 from farm.api.plans import GemmOfStep, Planned, PlanQuery
+from farm.campaign.reading import text_of
 from farm.cli.files import ForceOption
 from farm.cli.options import takes
 from farm.cli.other_costs import read_others
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.errors import BadInput, FarmError
+from farm.cli.workload_options import configuration_file
+from farm.errors import FarmError
+from farm.language_models.configuration import parse_configuration
 from farm.settings import settings
 from farm.traces.formats import read_trace
 
@@ -103,22 +105,17 @@ def _workload(model: str | None, trace: Path | None) -> dict[str, Any]:
         for note in found.notes():
             remarks.print(note, markup=False)
         return {
-            "gemms": [GemmOfStep(name=one.name, problem=text_of(one.problem), count=one.count) for one in found.gemms]
+            "gemms": [
+                GemmOfStep(name=one.name, problem=gemm_costs.text_of(one.problem), count=one.count)
+                for one in found.gemms
+            ]
         }
-    if model is not None and ((path := Path(model)).suffix == ".json" or path.is_file()):
-        return {"config": _configuration(path)}
-    return {}
-
-
-def _configuration(path: Path) -> dict[str, Any]:
-    """The content of a `config.json`. Raises `BadInput`."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(detail=f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
-        raise BadInput(detail=f"{path}: a configuration is a JSON object.")
-    return found
+    file = None if model is None else configuration_file(model)
+    if file is None:
+        return {}
+    text = text_of(file)
+    parse_configuration(text, str(file))  # names what it does not understand
+    return {"config": json.loads(text)}
 
 
 def _confirmed(farm: Farm, found: Planned, count: int, timeout: float) -> bool:

