@@ -104,17 +104,20 @@ class Chain:
     _arenas: list[DeviceArena] = field(default_factory=list)
 
     def __enter__(self) -> Chain:
-        cp, multiprocessors = self.device._cp, self.device.identity.traits.multiprocessors or 1
-        for gemm in self.gemms:
-            configuration = configuration_of(gemm.problem)
-            sets = min(SETS, round(gemm.count))
-            arena = DeviceArena(cp, 0, multiprocessors)
-            self._arenas.append(arena)
-            buffers = arena.buffers(SetLayout.of(gemm.problem, ALIGNMENT), sets, OperandRules())
-            family = self.device._families[configuration.kernel.family]
-            family.prepare(configuration)
-            self._bound.append((round(gemm.count), sets, family.bind(configuration, Placement.of(buffers, sets))))
+        with self.device._stream as stream:
+            for gemm in self.gemms:
+                self._bind(gemm)
+            stream.synchronize()
         return self
+
+    def _bind(self, gemm: LayerGemm) -> None:
+        configuration, sets = configuration_of(gemm.problem), min(SETS, round(gemm.count))
+        arena = DeviceArena(self.device._cp, 0, self.device.identity.traits.multiprocessors or 1)
+        self._arenas.append(arena)
+        buffers = arena.buffers(SetLayout.of(gemm.problem, ALIGNMENT), sets, OperandRules())
+        family = self.device._families[configuration.kernel.family]
+        family.prepare(configuration)
+        self._bound.append((round(gemm.count), sets, family.bind(configuration, Placement.of(buffers, sets))))
 
     def __exit__(self, *_: object) -> None:
         for _count, _sets, kernel in self._bound:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,11 +22,14 @@ from benchmarks import cutlass_profiler as profiler
 from benchmarks import cutlass_vs_cublaslt as beside_library
 from benchmarks import duty, recordings, referee
 from benchmarks import paper_tiled as paper
+from benchmarks import plan as plans
 from benchmarks import problem_kinds as kinds
 from farm.campaign import load
 from farm.devices import traits_of_capability
 from farm.gemm import ADDED_COLUMNS, Problem
-from farm.kernels import Configuration
+from farm.kernels import Configuration, parse_problem
+from farm.language_models.layer_gemm import LayerGemm
+from support.samples import row
 from workers.kernels.tiled import TiledKernel
 
 ROOT = Path(__file__).parents[2]
@@ -528,3 +532,38 @@ def test_the_table_of_the_referee_has_cheats_and_honest_kernels() -> None:
     table = referee.table(cheated, honest)
     assert "| writes zeros | refused | result | it does |" in table
     assert "| tiled | 1 | 1 | 0.1 | 1 |" in table
+
+
+# --- plans of language models ---------------------------------------------------------------------------
+
+
+def test_a_plan_is_compared_with_its_chain_in_time_and_energy() -> None:
+    gemms = plans.gemms_of("llama-3.1-8b", 512)
+    assert [(one.name, one.count) for one in gemms][-1] == ("lm_head", 1)
+    rows = {
+        one.problem: plans.measured_row(plans.configuration_of(one.problem), row(0.1, power_w=500.0)) for one in gemms
+    }
+    plan, missing = plans.plan_of("nvidia-h200", gemms, 512, rows=rows)
+    assert not missing
+    line = plans.line_of("rows", plan, 12.5, 7.0)
+    # 129 GEMMs of 0.1 ms at 500 W.
+    assert (line["error_pct"], line["energy_error_pct"], line["holds"]) == (3.2, -7.86, False)
+    none, missing = plans.plan_of("nvidia-h200", gemms, 512, rows=dict(list(rows.items())[1:]))
+    assert (none, len(missing)) == (None, 1)
+    found = plans.figures([line, plans.line_of("rows", plan, 13.0, None), plans.line_of("rows", none, 1.0, 1.0)])
+    assert found == {
+        "chains": 2, "median_error_pct": 1.985, "worst_error_pct": 3.2, "energy_median_error_pct": 7.86,
+        "energy_worst_error_pct": 7.86, "bounds_hold_pct": 50.0,
+    }  # fmt: skip
+
+
+def test_tables_of_another_tool_are_read_between_their_rows(tmp_path: Path) -> None:
+    rows = [("bfloat16", m, n, 1024, 1e-9 * m * n * 1024) for m in (64, 256) for n in (1024, 4096)]
+    table = pd.DataFrame(rows, columns=["gemm_dtype", "m", "n", "k", "latency"])
+    table.to_parquet(tmp_path / "gemm_perf.parquet")
+    found = plans.Tables(tmp_path / "gemm_perf.parquet")
+    problems = [parse_problem(f"{m}x{n}x1024 bf16 nt") for m, n in ((128, 1024), (64, 2048), (256, 8192))]
+    for one in problems:
+        s = one.shape
+        assert found.ms([LayerGemm("", one, 2)]) == pytest.approx(2e-9 * s.m * s.n * s.k)
+    assert found.ms([LayerGemm("", parse_problem("64x64x64 f8e4m3 nt"), 1)]) is None
