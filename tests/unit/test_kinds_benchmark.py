@@ -54,6 +54,20 @@ def test_every_kind_has_errors_of_time_and_power_beside_those_of_plain_rows() ->
         assert figures["plain, learned alone", target]["rows"] == 30
 
 
+def test_each_family_is_compared_with_its_own_plain_rows() -> None:
+    family = ["cublaslt", "cublaslt", "triton", "triton", "tiled"]
+    rows = pd.DataFrame({"m": range(1, 6), "n": 1, "k": 1, "family": family, "ab": "f16", "cd": "f16", "acc": "f32"})
+    rows = rows.assign(batch=[1, 8, 1, 1, 1], scale="none", fused="none", sparsity="none", groups=["none"] * 4 + ["5"])
+    rows.loc[3, "ab"] = "f16i4"
+    predicted = pd.DataFrame({target: 1 + np.array([0.02, 0.03, 0.1, 0.15, 0.04]) for target in kinds_learned.TARGETS})
+    rows = rows.assign(**dict.fromkeys(kinds_learned.TARGETS, 1.0), runtime_burst_ms=1.0, energy_mj=1.0)
+    found = list(kinds_learned._lines_of(rows, predicted, kinds_learned.groups_of(rows)))
+    over = {(one["kind"], one["family"]): one["over_plain"] for one in found if "over_plain" in one}
+    assert over["batch", "cublaslt"] == pytest.approx(1.5)
+    assert over["low-bit weights", "triton"] == pytest.approx(1.5)
+    assert over["in groups", "tiled"] is None
+
+
 def test_shapes_are_resampled_whole() -> None:
     """Two rows of a shape are drawn together, so their error is that of the shape in each resample."""
     rows = pd.DataFrame({"m": [1, 1, 2, 3], "n": 1, "k": 1})
@@ -82,7 +96,10 @@ def test_rows_of_a_kind_with_one_shape_are_refused_by_the_model_of_their_fold() 
     found = kinds_learned.figures(BATCHED_TYPE, configured, ForestSettings(trees=4))
     (row,) = (one for one in found if (one["kind"], one["target"]) == ("scale=row", "runtime_ms"))
     assert (row["rows"], row["refused"]) == (0, 1)
-    assert kinds_learned._table(found, "runtime_ms").splitlines()[3] == "| scale=row | 0 | 0 | 1 | – | – | – | – | – |"
+    assert (
+        kinds_learned._table(found, "runtime_ms").splitlines()[3]
+        == "| scale=row | cublaslt | 0 | 0 | 1 | – | – | – | – | – |"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,9 +131,9 @@ def test_the_figures_are_written_as_a_table_and_as_json(tmp_path: Path, monkeypa
     assert (found["device_type"], found["configurations"]) == (BATCHED_TYPE, 16)
     assert {one["kind"] for one in found["figures"]} == {"plain", "batch", "plain, learned alone"}
     shown = (tmp_path / "kinds_learned.md").read_text()
-    assert "Errors of `power_w`:\n\n| kind | rows |" in shown
-    assert "| kind | rows | median, % | p90, % | median over that of plain rows |\n" in shown
-    assert "\n| batches | 8 | " in shown
+    assert "Errors of `power_w`:\n\n| kind | kernels | rows |" in shown
+    assert "| kind | kernels | rows | median, % | p90, % | median over that of plain rows of such kernels |\n" in shown
+    assert "\n| batches | cublaslt | 8 | " in shown
 
 
 def test_test_rows_are_predicted_by_a_model_of_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
