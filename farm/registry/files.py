@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.errors import ModelNotTrusted
 from farm.registry.loaded_model import predictor_of
-from farm.registry.local_registry import files_in_folder, local_folder
+from farm.registry.local_registry import files_in_folder, local_folder, run_folder
 from farm.registry.manifest import MANIFEST, MAX_BYTES, MAX_MANIFEST_BYTES, BadManifest, File, Manifest, read_file
 from farm.registry.mlflow_client import load_mlflow, mlflow_warnings_ignored, registry_client
 from farm.registry.trust import TAG, Signature, Trust
@@ -58,8 +58,7 @@ class SignedFiles:
 
     def save_of_run(self, paths: list[str], to: Path) -> None:
         """Writes files of the version's run into a folder, under the same paths."""
-        with registry_client(self._uri) as client:
-            location = client.get_run(self._model.run_id).info.artifact_uri
+        location = self._location_of_run()
         for path in paths:
             file = self._manifest.run[path]
             _write(to / path, self._same(path, file, self._fetched(location, path, file.size)))
@@ -78,6 +77,14 @@ class SignedFiles:
             return str(folder)
         with registry_client(self._uri) as client:
             return str(client.get_model_version_download_uri(self._model.name, self._model.version))
+
+    def _location_of_run(self) -> str:
+        """The location of the files of the version's run. A registry in a local file is read without MLflow."""
+        folder = None if self._model.run_id is None else run_folder(self._uri, self._model.run_id)
+        if folder is not None:
+            return str(folder)
+        with registry_client(self._uri) as client:
+            return str(client.get_run(self._model.run_id).info.artifact_uri)
 
     def _fetched(self, location: str, path: str, max_bytes: int) -> bytes:
         folder = local_folder(location)

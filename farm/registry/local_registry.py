@@ -45,15 +45,26 @@ def versions_in_file(uri: str, *, prefix: str) -> list[FileVersion] | None:
 
 def files_in_folder(uri: str, name: str, version: str) -> Path | None:
     """The folder of a version's files."""
+    return _folder(
+        uri,
+        "SELECT coalesce(nullif(storage_location, ''), source) FROM model_versions "
+        "WHERE workspace = ? AND name = ? AND version = ?",
+        (WORKSPACE, name, int(version)),
+    )
+
+
+def run_folder(uri: str, run_id: str) -> Path | None:
+    """The folder of a run's files."""
+    return _folder(uri, "SELECT artifact_uri FROM runs WHERE run_uuid = ?", (run_id,))
+
+
+def _folder(uri: str, query: str, parameters: tuple[str | int, ...]) -> Path | None:
+    """The folder whose location is the query's only value."""
     with _opened(uri) as file:
         if file is None:
             return None
         try:
-            row = file.execute(
-                "SELECT coalesce(nullif(storage_location, ''), source) FROM model_versions "
-                "WHERE workspace = ? AND name = ? AND version = ?",
-                (WORKSPACE, name, int(version)),
-            ).fetchone()
+            row = file.execute(query, parameters).fetchone()
         except sqlite3.Error:
             return None
     return local_folder(row[0]) if row is not None and row[0] else None

@@ -17,7 +17,7 @@ from farm.errors import ModelUnreadable
 from farm.forest.described import FORMAT
 from farm.kernels import Configuration
 from farm.registry import deletions, files, models
-from farm.registry.local_registry import files_in_folder, versions_in_file
+from farm.registry.local_registry import files_in_folder, run_folder, versions_in_file
 from farm.registry.manifest import MANIFEST, Manifest
 from farm.settings import settings
 from support.commands import NOWHERE, farm_here
@@ -188,6 +188,7 @@ def test_farm_predict_answers_from_what_another_process_registered_since(local: 
 def test_a_registry_that_is_no_local_file_is_left_to_mlflow(uri: str) -> None:
     assert versions_in_file(uri, prefix=registry.PREFIX) is None
     assert files_in_folder(uri, NAME, "1") is None
+    assert run_folder(uri, "1") is None
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,16 @@ def test_files_that_lie_elsewhere_are_fetched_by_mlflow(local: Local) -> None:
             file.execute("UPDATE model_versions SET source = ?, storage_location = ?", (source, source))
             file.commit()
         assert files_in_folder(local.uri, NAME, "1") is None
+
+
+def test_the_files_of_a_run_are_found_where_mlflow_has_them(local: Local, tmp_path: Path) -> None:
+    with registry.registry_client(local.uri) as client:
+        experiment = client.create_experiment("runs", artifact_location=f"file://{tmp_path / 'runs'}")
+        run = client.create_run(experiment)
+        client.log_text(run.info.run_id, "rows", "table.txt")
+        location = client.get_run(run.info.run_id).info.artifact_uri
+    assert run_folder(local.uri, run.info.run_id) == Path(location.removeprefix("file://"))
+    assert run_folder(local.uri, "another") is None
 
 
 # --- what commands import ----------------------------------------------------------------------------

@@ -115,6 +115,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """The registry's files are read from their folder, or fetched by MLflow."""
     if request.param == "MLflow":
         monkeypatch.setattr(files, "files_in_folder", lambda *_: None)
+        monkeypatch.setattr(files, "run_folder", lambda *_: None)
         monkeypatch.setattr(files, "local_folder", lambda _: None)
 
 
