@@ -23,6 +23,9 @@ from workers.spawning import spawn_without_tracker
 
 log = logging.getLogger(__name__)
 
+CHILD_POOL = "workers.child_pool:ChildPool"
+"""Imported where the Celery worker starts."""
+
 RETRY_SECONDS = 1.0
 """Time between two attempts while the database does not respond."""
 
@@ -64,4 +67,4 @@ def serve() -> int:
         return EXIT_SESSION_LOST
     queues = [queue_of_device(identity.uuid), queue_of_type(identity.type)]
     spawn_without_tracker()
-    return consume(app(), pool="prefork", queues=queues, name=f"{identity.uuid}@%h", refused=tasks.count_refused)
+    return consume(app(), pool=CHILD_POOL, queues=queues, name=f"{identity.uuid}@%h", refused=tasks.count_refused)
