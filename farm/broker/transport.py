@@ -23,7 +23,6 @@ from queue import Empty
 from typing import Any, NoReturn
 
 from celery.app.amqp import AMQP
-from celery.loaders.app import AppLoader
 from kombu.connection import Connection
 from kombu.exceptions import BatchPublishError
 from kombu.transport.redis import Channel, PublishBatch, Transport
@@ -111,13 +110,6 @@ def delete_wrong_keys(client: Redis, queues: Iterable[str]) -> list[str]:
     if wrong:
         client.unlink(*wrong)
     return wrong
-
-
-class InstalledModules(AppLoader):  # type: ignore[misc]
-    """Imports tasks from where Python finds the farm. Celery's own loader looks in the current folder first."""
-
-    def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
-        return self.import_module(module, package=package)
 
 
 class PartlyTaken(BatchPublishError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import farm
+from farm.broker.celery_app import make_app
 from farm.completion_names import recall
 from farm.db.campaigns import Stored
 from support.commands import farm_here
@@ -60,8 +62,13 @@ def test_a_program_imports_nothing_that_it_does_not_need_to_wait_for_work(progra
 
 
 def test_a_child_imports_what_measuring_needs_with_its_first_batch() -> None:
-    code = "import json, sys, workers.process, workers.child; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    """The parent passes it the Celery application."""
+    code = (
+        "import json, pickle, sys, workers.process, workers.child; pickle.loads(bytes.fromhex(sys.argv[1])); "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    app = pickle.dumps(make_app("redis://127.0.0.1:1", include=("workers.child",))).hex()
+    done = subprocess.run([sys.executable, "-c", code, app], capture_output=True, text=True, timeout=120, check=True)
     packages = {name.partition(".")[0] for name in json.loads(done.stdout)}
     assert packages & {*LEARNING, "sqlalchemy", "psycopg", "pydantic", "redis"} == set()
 
