@@ -93,7 +93,7 @@ def consume(
     from celery.utils.nodenames import host_format
     from celery.worker import state
 
-    from farm.broker.transport import Refusals
+    from farm.broker.refusals import Refusals
 
     def end_if_told(**_: Any) -> None:
         if stop is not None and stop.is_set():

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from queue import Empty
 from typing import Any, NoReturn
@@ -31,6 +30,7 @@ from redis._parsers import _RESP2Parser
 from redis._parsers.socket import SocketBuffer
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from farm.broker.refusals import Refusals
 from farm.broker.replies import is_of_wrong_kind, require_writable
 from farm.broker.task_messages import MAX_BYTES, MessageRefused, Reason, read
 
@@ -39,43 +39,8 @@ log = logging.getLogger(__name__)
 MAX_PAUSE_SECONDS = 5
 """Between two attempts of a Celery worker to connect, at most. The pause grows from one second."""
 
-LOG_SECONDS = 60.0
-"""Between two lines on messages that were refused, at least."""
-
-_SHOWN_BYTES = 100
-
 _STUCK_SECONDS = 1.0
 """Between two attempts on a key that this user of Redis may not delete."""
-
-
-class Refusals:
-    """Counts what was refused, and logs it now and then, however much it is.
-
-    Args:
-        count: called with the reason of each refusal, for metrics.
-    """
-
-    def __init__(self, count: Callable[[Reason], object] | None = None) -> None:
-        self._count = count
-        self._since: Counter[Reason] = Counter()
-        self._log_at_s = time.monotonic()
-
-    def add(self, queue: str, reason: Reason, detail: str, raw: bytes = b"") -> None:
-        if self._count is not None:
-            self._count(reason)
-        self._since[reason] += 1
-        now = time.monotonic()
-        if now < self._log_at_s:
-            return
-        log.warning(
-            "refused %d messages; the last one, of queue %s: %s (%s)",
-            self._since.total(),
-            ascii(queue[:_SHOWN_BYTES]),
-            detail,
-            ascii(raw[:_SHOWN_BYTES]),
-        )
-        self._since.clear()
-        self._log_at_s = now + LOG_SECONDS
 
 
 class TooLong(RedisError):

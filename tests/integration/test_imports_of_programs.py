@@ -12,10 +12,12 @@ import pytest
 
 import farm
 from farm.broker.celery_app import make_app
+from farm.broker.refusals import Refusals
 from farm.completion_names import recall
 from farm.db.campaigns import Stored
 from support.commands import farm_here
 from support.imports import farm_alone
+from workers import tasks
 
 RECORDING = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 LEARNING = {"mlflow", "pandas", "sklearn", "scipy", "numpy", "matplotlib"}
@@ -67,8 +69,10 @@ def test_a_child_imports_what_measuring_needs_with_its_first_batch() -> None:
         "import json, pickle, sys, workers.process, workers.child; pickle.loads(bytes.fromhex(sys.argv[1])); "
         "print(json.dumps(sorted(sys.modules)))"
     )
-    app = pickle.dumps(make_app("redis://127.0.0.1:1", include=("workers.child",))).hex()
-    done = subprocess.run([sys.executable, "-c", code, app], capture_output=True, text=True, timeout=120, check=True)
+    app = make_app("redis://127.0.0.1:1", include=("workers.child",))
+    app.conf.broker_transport_options = {"refusals": Refusals(tasks.count_refused)}
+    command = [sys.executable, "-c", code, pickle.dumps(app).hex()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     packages = {name.partition(".")[0] for name in json.loads(done.stdout)}
     assert packages & {*LEARNING, "sqlalchemy", "psycopg", "pydantic", "redis"} == set()
 
