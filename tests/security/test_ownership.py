@@ -463,7 +463,7 @@ def test_every_operation_that_changes_something_is_recorded(engine: Engine, hold
 def test_operations_that_record_nothing_only_read(holder: Make) -> None:
     """What needs no more than the role read must change nothing, since it leaves no row."""
     reading = {known.name for known in OPERATIONS.values() if known.method == "POST" and not known.changes}
-    assert reading == {"campaigns_check", "models_predict", "confirming_measured"}
+    assert reading == {"campaigns_check", "models_predict", "confirming_measured", "plans_plan"}
 
 
 def test_nothing_changes_the_farm_past_the_record() -> None:
