@@ -6,7 +6,7 @@ import numpy as np
 
 from farm.forest.card import Card
 from farm.forest.columns import Array, Floats
-from farm.forest.timing import CONSTANTS, LEVELS, Loops, Timing, start, time_ms
+from farm.forest.timing import CONSTANTS, LEVELS, OF_TILES, Loops, Timing, start, time_ms
 from trainer.blas import one_thread
 from trainer.normal_equations import NormalEquations
 
@@ -79,7 +79,9 @@ def _fit(loops: Loops, y: Floats, card: Card) -> tuple[Array, Floats]:
     prior = np.empty(len(keys))
     for name, found in zip(LEVELS, place, strict=True):
         prior[found] = priors.get(name, _USUAL_PRIOR)
-    shared = [found for level, found in enumerate(place) if level not in (_KERNEL, _WITHIN)]
+    # Where all rows have one tile, the base has its part of the constants.
+    same = [name in OF_TILES and np.all(found == found[0]) for name, found in zip(LEVELS, place, strict=True)]
+    shared = [found for level, found in enumerate(place) if level not in (_KERNEL, _WITHIN) and not same[level]]
     begin = start(len(y))
     w = np.zeros((len(keys), len(CONSTANTS)))
 

@@ -56,7 +56,10 @@ _NEVER = -1e3
 
 _START: Floats = np.log(np.array(list(CONSTANTS.values())))[:, None]
 
-LEVELS = ("base", "kernel", "layout", "types", "kernel in layout", "a", "b", "c")
+OF_TILES = ("tile_m", "tile_n", "tile_k", "warps", "stages")
+"""Parameters of Triton kernels. Each is a level, because most kernels that are asked for have few rows of their own or none."""
+
+LEVELS = ("base", "kernel", "layout", "types", "kernel in layout", "a", "b", "c", *OF_TILES)
 """What a constant is a sum over; a, b and c are the alignments of the leading dimensions."""
 
 _WHICH = np.arange(len(LEVELS), dtype="uint64")[:, None]
@@ -138,7 +141,9 @@ def _keys(rows: Configurations, vocabulary: Vocabulary) -> Array:
     values[3] = rows.types + _SCALE * rows.scales + _FUSION * rows.fusions + _GROUPED * rows.grouped
     values[3] += (_SPARSE * rows[IS_SPARSE]).astype("uint64")
     values[4] = values[1] + (layouts << _HIGHEST_BYTE)
-    values[5:] = np.minimum(rows.alignments, LOAD_BYTES)
+    values[5:8] = np.minimum(rows.alignments, LOAD_BYTES)
+    by_warps = np.isfinite(rows.parameter("warps"))
+    values[8:] = np.where(by_warps, [rows.parameter(name) for name in OF_TILES], 0.0)
     # A base for each family and width of elements: SIMT and tensor cores have little in common.
     values *= _MIXERS[0]
     values += (64 * rows.families + rows["ab_bytes"]).astype("uint64")

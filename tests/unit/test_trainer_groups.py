@@ -23,6 +23,7 @@ from farm.forest.group_sizes import MAX_GROUPS
 from farm.forest.physics import Library, Tiling, Work
 from farm.forest.predictor import Predictor
 from farm.forest.reach import problems_of
+from farm.forest.timing import LEVELS
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS
 from farm.gpus import find_gpu
@@ -162,7 +163,8 @@ def test_features_say_how_rows_are_spread() -> None:
 def test_a_kernel_shares_its_constants_with_groups_and_a_library_is_not_known_to_choose_for_them() -> None:
     rows = completed(ALONE, GROUPED)
     keys = loops_of(rows, vocabulary_of(raw(ALONE, GROUPED).assign(power_w=np.nan)), H200).keys
-    assert [len(set(level.tolist())) for level in keys] == [1, 1, 1, 2, 1, 1, 1, 1]
+    numbers = {name: len(set(level.tolist())) for name, level in zip(LEVELS, keys, strict=True)}
+    assert numbers == dict.fromkeys(LEVELS, 1) | {"types": 2}
     kernels = np.full((1, len(TILES) + len(CONSTANTS), KERNELS), np.nan)
     kernels[0, :, 0] = [128, 128, 1, *CONSTANTS.values()]
     choices = Choices("cublaslt", np.unique(choice_kinds(rows)), kernels)

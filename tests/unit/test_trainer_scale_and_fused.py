@@ -21,6 +21,7 @@ from farm.forest.described import FORMAT
 from farm.forest.features import loops_of, see
 from farm.forest.physics import Work
 from farm.forest.predictor import DESCRIPTION, Predictor
+from farm.forest.timing import LEVELS
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS
 from farm.gpus import find_gpu
@@ -147,7 +148,8 @@ def test_a_kernel_has_a_part_of_its_constants_for_other_factors_and_operations()
     configured = configurations(kinds_table(kinds, shapes=1).assign(m=256, n=512, k=1024))
     vocabulary = vocabulary_of(configured)
     keys = loops_of(vocabulary.complete(configured), vocabulary, H200).keys
-    assert [len(set(level.tolist())) for level in keys] == [1, 1, 1, len(kinds), 1, 1, 1, 1]
+    numbers = {name: len(set(level.tolist())) for name, level in zip(LEVELS, keys, strict=True)}
+    assert numbers == dict.fromkeys(LEVELS, 1) | {"types": len(kinds)}
 
 
 def test_a_library_has_other_kernels_for_factors_where_enough_of_them_were_measured() -> None:
