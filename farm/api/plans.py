@@ -243,7 +243,9 @@ def _steps(query: PlanQuery) -> tuple[str, list[str], list[_Step]]:
     """The name of what is planned, notes on it, and its steps. Raises `BadInput`."""
     sources = [query.model is not None, query.config is not None, bool(query.gemms)]
     if sum(sources[1:]) + (sources[0] and query.config is None) != 1:
-        raise BadInput(detail="Name one language model, as in llama-3.1-8b, or give its configuration or its GEMMs.")
+        raise BadInput(
+            detail="Name a language model, as in llama-3.1-8b, or give a configuration or a trace (--trace FILE), and one of them only."
+        )
     if query.gemms:
         return GIVEN_GEMMS, [], [_given_step(query)]
     if query.config is None:
@@ -329,7 +331,10 @@ def _plans_on(
 
 def _why_missing(device_type: str, missing: dict[str, str], query: PlanQuery) -> str:
     listed = lines_text([f"{gemm}: {why}" for gemm, why in missing.items()], what="GEMMs")
-    submit = "farm submit" if query.model is None else f"farm submit --model {query.model}"
+    shared = (
+        f" --tp {query.tp}" * (query.tp > 1) + f" --ep {query.ep}" * (query.ep > 1) + " --training" * query.training
+    )
+    submit = "farm submit" if query.model is None else f"farm submit --model {query.model}{shared}"
     return (
         f"{device_type} has neither measured rows nor predictions of {counted(len(missing), 'GEMM')}. Measure them ({submit}), or "
         f"measure others of their types and train: farm train {device_type}\n{listed}"

@@ -67,9 +67,8 @@ class Terminal:
 
     def _points(self, chart: Chart) -> list[str]:
         """A letter for each series at its points, and `*` where points of several series meet."""
-        x_axis, y_axis = (
-            _Span.of(axis, values) for axis, values in ((chart.x, chart.x_values), (chart.y, chart.y_values))
-        )
+        x_axis = _Span.of(chart.x, [one.x for one in chart.series])
+        y_axis = _Span.of(chart.y, [one.y for one in chart.series])
         top, bottom = number(y_axis.high), number(y_axis.low)
         margin = max(len(top), len(bottom)) + 1
         width = self.width - margin - 1
