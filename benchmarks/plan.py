@@ -34,9 +34,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import first_card, markdown, write
-from benchmarks.fresh_shapes import DATASETS
 from farm.api.gemm_costs import CardCosts
-from farm.db.fastest_kernels import FastestKernel
 from farm.devices import DeviceKind
 from farm.errors import FarmError
 from farm.gemm import ElementType, ElementTypes, Problem
@@ -45,6 +43,7 @@ from farm.language_models.built_in import built_in
 from farm.language_models.layer_gemm import LayerGemm
 from farm.language_models.steps import Step, layer_gemms
 from farm.measurement import Measurement, MeasuringRules
+from farm.model_plans.fastest_kernel import FastestKernel
 from farm.model_plans.step_plans import StepPlan, step_plan
 from farm.operands import OperandRules
 from farm.registry.loaded_model import Model
@@ -56,6 +55,8 @@ from workers.measure.operands import SetLayout
 from workers.measure.power.nvml_power import measure_power
 from workers.measure.replay import MIN_REPLAY_MS, ReplayPlan, Replays
 from workers.measure.telemetry import TelemetryLog
+
+DATASETS = Path(__file__).parents[1] / "examples" / "datasets"
 
 TOKENS = (1, 32, 128, 512, 2048, 8192)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm import registry
-from farm.db.fastest_kernels import FastestKernel
 from farm.errors import NotPredictable
 from farm.formatting import problem_text
 from farm.gemm import Problem
 from farm.kernels.configuration import problem_columns
 from farm.language_models.layer_gemm import LayerGemm
 from farm.model_plans.amounts import Estimate
+from farm.model_plans.fastest_kernel import FastestKernel
 from farm.model_plans.step_plans import GemmEstimate
 from farm.protocols import Time
 from farm.registry import Model, Objective, Prediction

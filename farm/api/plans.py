@@ -18,7 +18,7 @@ from farm.api.models import AnsweringModel
 from farm.api.operation import Cli, Document, operation
 from farm.compare.groups import parse_prices
 from farm.db import campaigns
-from farm.db.fastest_kernels import FastestKernel, fastest_kernels
+from farm.db.fastest_kernels import fastest_kernels
 from farm.errors import BadInput, ModelRefused, NotFound
 from farm.formatting import counted, lines_text
 from farm.gemm import Problem
@@ -29,6 +29,7 @@ from farm.language_models.configuration import read_configuration
 from farm.language_models.layer_gemm import LayerGemm
 from farm.language_models.steps import MAX_GPUS, MAX_RANK, Parallelism, Step, layer_gemms
 from farm.language_models.steps import MAX_TOKENS as MAX_TOKENS_OF_STEP
+from farm.model_plans.fastest_kernel import FastestKernel
 from farm.model_plans.step_plans import NotCovered, OtherCost, StepPlan, cheapest, most_doubtful, step_plan
 from farm.model_plans.uncovered import not_covered
 from farm.protocols import Time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
@@ -14,39 +13,12 @@ from farm.gemm import PROBLEM_COLUMNS, Problem
 from farm.kernels import Configuration, Kernel
 from farm.kernels.configuration import problem_columns
 from farm.measurement import Source
+from farm.model_plans.fastest_kernel import FastestKernel
 from farm.operands import OperandRules
 from farm.protocols import PROTOCOLS, Time
 
 UNKNOWN_OPERANDS = "unknown"
 """The distribution of imported rows whose file does not name one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FastestKernel:
-    """The kernel whose median time is the least.
-
-    Attributes:
-        ms: The median of its rows, of the wanted time.
-        ms_min: The least of its rows.
-        ms_max: The largest of its rows.
-        rse: The largest relative standard error of the time among its rows.
-        mj: Median energy. None where no row has a power.
-        mj_min: The least energy of its rows.
-        mj_max: The largest energy of its rows.
-        power_rse: The largest relative standard error of the power among its rows.
-        rows: Its rows.
-    """
-
-    configuration: Configuration
-    ms: float
-    ms_min: float
-    ms_max: float
-    rse: float
-    mj: float | None
-    mj_min: float | None
-    mj_max: float | None
-    power_rse: float | None
-    rows: int
 
 
 _TIMES: Mapping[Time, tuple[str, str]] = {
