@@ -364,7 +364,11 @@ LINES = (
     f"import gpperf {DATA}/tests/data/gpperf/rtx4070_sgemm.csv.gz",
     f"import aiconfigurator {DATA}/tests/data/aiconfigurator/l40s_vllm-0.24.0.parquet",
     "status", "open small --print", "sentinels", "jobs --campaign small", "retry small", "pause small", "resume small",
-    "train nvidia-none", "predict 'tiled(tile=16) 512x512x512 f32'", "recommend 512x512x512", "models",
+    "export dataset --type cpu-test --license cc-by-4.0 --output rows", "export aiconfigurator --type cpu-test --output systems",
+    "export vllm --type cpu-test --output configs", "export sglang --type cpu-test --output configs",
+    "export inductor --type cpu-test --output tables", "publish --output public", "compare --against public",
+    "train nvidia-none", "predict 'tiled(tile=16) 512x512x512 f32'", "recommend 512x512x512",
+    "plan llama-3.1-8b --on cpu-test", "models",
     "models pull cpu-test", "models show cpu-test", "models compare cpu-test 1 2", "models promote cpu-test 1",
     "models rollback cpu-test", "health", "devices", "devices list", "devices drain CPU-1", "devices quarantine CPU-1",
     "devices resume CPU-1", "kernels list", "kernels add kernels", "hosts", "hosts add gpu-7", "hosts revoke gpu-7",
@@ -406,6 +410,8 @@ def test_every_command_that_is_not_local_is_answered_by_the_api(engine: Engine, 
             if done.returncode not in (0, 2, 4, 6, 7) or "FARM_API_URL" in done.stderr:
                 failed[line] = f"{done.returncode}: {done.stderr[-500:]}"
     assert failed == {}
+    for file in ("rows/data/rows.parquet", "public/bands.json"):
+        assert (tmp_path / file).is_file()
     with engine.connect() as connection:
         changed = set(connection.execute(text("SELECT operation FROM audit WHERE who = 'boss'")).scalars())
     assert {"imports_import", "tokens_create", "audit_trim", "quotas_set", "devices_drain"} <= changed
