@@ -27,9 +27,11 @@ from benchmarks import problem_kinds as kinds
 from farm.campaign import load
 from farm.devices import traits_of_capability
 from farm.gemm import ADDED_COLUMNS, Problem
-from farm.kernels import Configuration, parse_problem
+from farm.kernels import Configuration, Kernel, parse_problem
 from farm.language_models.layer_gemm import LayerGemm
+from support.fake_cuda import FakeCupy
 from support.samples import row
+from workers.devices.cuda import CudaDevice
 from workers.kernels.tiled import TiledKernel
 
 ROOT = Path(__file__).parents[2]
@@ -567,3 +569,20 @@ def test_tables_of_another_tool_are_read_between_their_rows(tmp_path: Path) -> N
         s = one.shape
         assert found.ms([LayerGemm("", one, 2)]) == pytest.approx(2e-9 * s.m * s.n * s.k)
     assert found.ms([LayerGemm("", parse_problem("64x64x64 f8e4m3 nt"), 1)]) is None
+
+
+def test_a_chain_runs_each_layer_on_weights_of_its_own(
+    device: CudaDevice, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "configuration_of", lambda problem: Configuration(problem, Kernel.of("tiled", tile=16)))
+    for name, value in (("SETS", 2), ("SETTLING_SECONDS", 0.01), ("POWER_SECONDS", 0.3)):
+        monkeypatch.setattr(plans, name, value)
+    gemms = [LayerGemm(name, parse_problem(f"16x16x{k} f32"), count) for name, k, count in (("a", 16, 3), ("b", 32, 1))]
+    with plans.Chain(device, gemms) as chain:
+        begin = len(cupy.launches)
+        ms, joules = chain.measured(0.01)
+    first, other, second, third = cupy.launches[begin : begin + 4]
+    assert len({first, other, second}) == 3
+    assert third == first  # there are two sets
+    assert ms > 0
+    assert joules == pytest.approx(600 * ms / 1e3, rel=0.01)
