@@ -43,7 +43,7 @@ from farm.fusion import Activation
 from farm.gemm import Problem
 from farm.groups import Groups
 from farm.kernels import Configuration
-from farm.measurement import Measurement, MeasuringRules, TimingRules
+from farm.measurement import MeasuringRules, TimingRules
 from farm.operands import OperandRules
 from farm.scale import Blocks
 from farm.sparsity import Sparsity
@@ -243,7 +243,7 @@ class Pair:
         self.farm_ms.append(row.runtime_burst_ms)
         self.algorithm = {name: row.details.get(name) for name in ALGORITHM}
 
-    def _farm(self) -> Measurement:
+    def _farm(self) -> Any:
         """After a rest, as the other: the farm does not know what the graph has drawn."""
         time.sleep(REST_SECONDS)
         self._device.tiers.needs_rest()
