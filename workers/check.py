@@ -140,7 +140,10 @@ class ArmProcess:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            with process:  # collects it and closes its files
+            with (
+                suppress(BrokenPipeError),
+                process,
+            ):  # collects it and closes its files, also with a line that it never read
                 pass
 
 

@@ -213,6 +213,20 @@ def test_the_device_rests_between_two_processes_only() -> None:
     assert rests == 2 * [check.REST_SECONDS]
 
 
+def test_a_process_that_ends_between_two_measurements_is_a_failure_of_that_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opens = ["sh", "-c", """read request; echo '{"opened": {"uuid": "CPU-1"}}'"""]
+    monkeypatch.setattr(check.python_program, "program", lambda *_: opens)
+    process = check.ArmProcess({"device": "cpu", "rules": {"job_seconds": 9}, "definitions": []}, {})
+    process.open()
+    assert process._process is not None
+    process._process.wait()
+    (failure,) = process.measure(BASE).values()
+    assert failure["message"].startswith("its process ended with status 0")
+    assert process._process is None
+
+
 # --- versions of own kernels -------------------------------------------------------------------------
 
 
