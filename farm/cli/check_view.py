@@ -127,6 +127,7 @@ class Run:
             "threshold_pct": self.threshold_pct,
             "confidence": CONFIDENCE,
             "pairs": len(pairs),
+            "two_environments": self.compared.two_environments,
             "interrupted": self.interrupted,
             "checks": each,
         }

@@ -193,14 +193,18 @@ def read_proofs(path: Path, device_type: str) -> list[Proof]:
     try:
         documents = list(_documents(path.read_text()))
         found = [_proof(one) for document in documents for one in document["checks"] if "ratio" in one]
-        types = {document["device"]["type"] for document in documents}
+        types = {str(document["device"]["type"]) for document in documents}
+        environments = any(document["two_environments"] for document in documents)
     except OSError as error:
         raise BadInput(detail=f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, FarmError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FarmError) as error:
         raise BadInput(detail=f"{path} is no output of farm check --json: {first_line(error)}") from None
     if types - {device_type}:
         measured_on = ", ".join(sorted(types - {device_type}))
         raise BadInput(detail=f"{path} was measured on {measured_on}, and the export is for {device_type}.")
+    if environments:
+        why = "its versions had different environment variables, which may have made the difference"
+        raise BadInput(detail=f"{path} proves nothing here: {why}. Check without --base-env and --head-env.")
     return found
 
 
@@ -216,9 +220,9 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def _proof(check: Mapping[str, Any]) -> Proof:
-    low, high = check["interval"] or (0.0, inf)
+    low, high = map(float, check["interval"] or (0.0, inf))
     return Proof(
         Configuration.parse(check["base_configuration"]),
         Configuration.parse(check["head_configuration"]),
-        PairedResult(check["ratio"], (low, high), check["rounds"], Verdict(check["verdict"])),
+        PairedResult(float(check["ratio"]), (low, high), int(check["rounds"]), Verdict(check["verdict"])),
     )

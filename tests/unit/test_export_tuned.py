@@ -157,13 +157,31 @@ def test_inductor_finds_a_product_by_card_types_sizes_and_strides(layout: str, s
     assert json.loads(exported("inductor", row(kernel, 0.01)).files[0].content) == {key: [{"template_id": "aten::mm"}]}
 
 
+CHECK = {
+    "base_configuration": SMALL,
+    "head_configuration": SMALL,
+    "ratio": 0.9,
+    "interval": None,
+    "rounds": 2,
+    "verdict": "undecided",
+}
+
+
+def document(**changes: Any) -> str:
+    return json.dumps({"device": {"type": "nvidia-h200"}, "two_environments": False, "checks": [CHECK]} | changes)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
         ("{", "is no output of farm check --json"),
         ('{"checks": []}', "is no output of farm check --json"),
         ("", "is no output of farm check --json"),
-        ('{"device": {"type": "nvidia-b200"}, "checks": []}', "was measured on nvidia-b200"),
+        ("[" * 100_000, "is no output of farm check --json"),
+        (document(checks=[CHECK | {"interval": ["a", "b"]}]), "is no output of farm check --json"),
+        (document(checks=[CHECK | {"head_configuration": 5}]), "is no output of farm check --json"),
+        (document(device={"type": "nvidia-b200"}), "was measured on nvidia-b200"),
+        (document(two_environments=True), "different environment variables"),
         (None, "cannot be read: No such file"),
     ],
 )
