@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,7 +26,8 @@ PERCENTILES = (5, 50, 95)
 MARGIN = 0.01
 """A card whose times exceed the 95th percentile by less than this share is within the band."""
 
-Values = tuple[float, float, float]
+Value = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Values = tuple[Value, Value, Value]
 """The percentiles `PERCENTILES`."""
 
 
@@ -135,8 +136,8 @@ def _by_key(rows: Iterable[Row]) -> dict[Key, dict[str, list[Row]]]:
 
 
 def _of_card(rows: Sequence[Row], name: str) -> float | None:
-    """The median of a column; None where no row has a value."""
-    values = [row[name] for row in rows if row[name] is not None]
+    """The median of a column; None where no row has a value. A power of 0 W is that of a device that cannot tell it."""
+    values = [row[name] for row in rows if row[name]]
     return statistics.median(values) if values else None
 
 

@@ -22,12 +22,17 @@ from farm.errors import BadInput, NotFound, NothingToExport, ServiceUnavailable,
 from farm.exporters.exporter import Export, ExportedFile
 from farm.signing import BadPublicKey, Purpose, Signer, is_signed
 
-BANDS, CARD, SIGNATURE = "bands.json", "README.md", "signature.json"
+BANDS, README, SIGNATURE = "bands.json", "README.md", "signature.json"
 
 MAX_BYTES = 256 * 2**20
-"""Size of a file that is read."""
+"""Size of a file that is read, once its signature is known to be that of a trusted key."""
+
+MAX_SIGNATURE_BYTES = 2**16
+"""Size of the signature, which is read before anything is known of it."""
 
 FETCH_SECONDS = 60.0
+AS_IT_IS = {"Accept-Encoding": "identity"}
+"""Files are fetched uncompressed: a few bytes that are compressed can be any number of bytes."""
 
 Fetch = Callable[[str], bytes]
 """Returns the content of a file of the folder."""
@@ -65,15 +70,15 @@ def export(rows: Sequence[Row], signer: Signer, *, min_cards: int = 1) -> Export
     made = Bands(format=FORMAT, made_at=datetime.now(UTC), made_by=__version__, bands=found)
     files = {
         BANDS: (made.model_dump_json(indent=1) + "\n").encode(),
-        CARD: _card(made, signer.public).encode(),
+        README: _readme(made, signer.public).encode(),
     }
     named = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     signature = {"key": signer.public, "files": named, "signature": signer.sign(Purpose.PUBLICATION, _signed(named))}
     return Export(
         [
             ExportedFile(BANDS, files[BANDS], len(found), "bands"),
-            ExportedFile(CARD, files[CARD], 1, "card"),
-            ExportedFile(SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode(), len(named), "signed files"),
+            ExportedFile(README, files[README], 1, "description"),
+            ExportedFile(SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode(), 1, "signature"),
         ],
         [f"Signed with the key {signer.public}. Readers add it to FARM_PUBLISH_KEYS."],
     )
@@ -83,7 +88,7 @@ def _signed(files: dict[str, str]) -> bytes:
     return json.dumps(files, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _card(made: Bands, key: str) -> str:
+def _readme(made: Bands, key: str) -> str:
     types = Counter(band.device_type for band in made.bands)
     cards = {name: max(band.cards for band in made.bands if band.device_type == name) for name in types}
     lines = [
@@ -133,7 +138,7 @@ def read(where: str, trusted: Collection[str]) -> list[Band]:
         raise PublicationChanged(where=where, file=SIGNATURE)
     if key not in trusted:
         raise PublisherUnknown(where=where, key=key)
-    for name in (BANDS, CARD):
+    for name in (BANDS, README):
         content = fetch(name)
         if hashlib.sha256(content).hexdigest() != files.get(name):
             raise PublicationChanged(where=where, file=name)
@@ -179,12 +184,14 @@ def _fetching(where: str) -> Fetch:
         content = bytearray()
         try:
             with httpx.stream(
-                "GET", f"{where.rstrip('/')}/{name}", timeout=FETCH_SECONDS, follow_redirects=True
+                "GET", f"{where.rstrip('/')}/{name}", headers=AS_IT_IS, timeout=FETCH_SECONDS, follow_redirects=True
             ) as answer:
                 if answer.status_code == httpx.codes.NOT_FOUND:
                     raise NoPublication(where=where, why=f"it has no {name}")
                 answer.raise_for_status()
-                for block in answer.iter_bytes():
+                if "Content-Encoding" in answer.headers:
+                    raise PublicationUnreachable(where=where, why=f"its server compresses {name}")
+                for block in answer.iter_raw():
                     content += block
                     _check_size(where, name, len(content))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -195,5 +202,6 @@ def _fetching(where: str) -> Fetch:
 
 
 def _check_size(where: str, name: str, size: int) -> None:
-    if size > MAX_BYTES:
-        raise PublicationUnreadable(where=where, file=name, why=f"it is larger than {MAX_BYTES // 2**20} MiB")
+    limit = MAX_SIGNATURE_BYTES if name == SIGNATURE else MAX_BYTES
+    if size > limit:
+        raise PublicationUnreadable(where=where, file=name, why=f"it is larger than {limit // 2**10:,} KiB")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from farm.compare.bands import Standing, bands_of, percentiles, standings
 from farm.errors import FarmError, NothingToExport
 from farm.exporters.publication import (
     BANDS,
-    CARD,
+    MAX_SIGNATURE_BYTES,
+    README,
     SIGNATURE,
     NoPublication,
     PublicationChanged,
@@ -114,7 +118,7 @@ def folder(tmp_path: Path, signer: Signer) -> Path:
 
 def test_a_published_folder_is_read_back(folder: Path, signer: Signer) -> None:
     assert read(str(folder), [signer.public]) == bands_of(fleet())
-    assert f"FARM_PUBLISH_KEYS={signer.public}" in (folder / CARD).read_text()
+    assert f"FARM_PUBLISH_KEYS={signer.public}" in (folder / README).read_text()
 
 
 def changed(folder: Path, name: str, old: str, new: str) -> None:
@@ -136,7 +140,11 @@ def signed_again(folder: Path) -> None:
     ("harm", "error", "says"),
     [
         (lambda folder: changed(folder, BANDS, "1.1", "0.9"), PublicationChanged, "bands.json is not what was signed"),
-        (lambda folder: changed(folder, CARD, "GEMM", "gemm"), PublicationChanged, "README.md is not what was signed"),
+        (
+            lambda folder: changed(folder, README, "GEMM", "gemm"),
+            PublicationChanged,
+            "README.md is not what was signed",
+        ),
         (lambda folder: changed(folder, SIGNATURE, "a", "b"), PublicationChanged, "signature.json is not what"),
         (lambda folder: (folder / SIGNATURE).write_text("{}"), PublicationChanged, "signature.json is not what"),
         (lambda folder: (folder / SIGNATURE).write_text("[" * 10_000), PublicationChanged, "signature.json"),
@@ -174,6 +182,65 @@ def test_another_format_is_refused(tmp_path: Path, signer: Signer, monkeypatch: 
 def test_a_server_that_does_not_answer_is_one_clear_message(signer: Signer) -> None:
     with pytest.raises(PublicationUnreachable, match="cannot be read"):
         read("http://127.0.0.1:1/public", [signer.public])
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves a folder under /public; /moved leads there; /compressed says that it is compressed."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/moved"):
+            self.send_response(301)
+            self.send_header("Location", self.path.replace("moved", "public"))
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def end_headers(self) -> None:
+        if self.path.startswith("/compressed"):
+            self.send_header("Content-Encoding", "gzip")
+        super().end_headers()
+
+    def translate_path(self, path: str) -> str:
+        return str(Path(self.directory, PurePath(path).name))
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder))) as serving:
+        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["/public", "/public/", "/moved"])
+def test_a_published_folder_is_read_from_a_server(server: str, path: str, signer: Signer) -> None:
+    assert read(server + path, [signer.public]) == bands_of(fleet())
+
+
+def test_what_a_server_sends_is_limited_before_its_signature_is_known(
+    server: str, folder: Path, signer: Signer
+) -> None:
+    with pytest.raises(PublicationUnreachable, match=r"its server compresses signature\.json"):
+        read(f"{server}/compressed", [signer.public])
+    (folder / SIGNATURE).write_bytes(b" " * (MAX_SIGNATURE_BYTES + 1))
+    for where in (f"{server}/public", str(folder)):
+        with pytest.raises(PublicationUnreadable, match=r"signature\.json cannot be read: it is larger than 64 KiB"):
+            read(where, [signer.public])
+    (folder / SIGNATURE).unlink()
+    with pytest.raises(NoPublication, match=r"it has no signature\.json"):
+        read(f"{server}/public", [signer.public])
+
+
+def test_a_power_of_0_is_none() -> None:
+    (band,) = bands_of(fleet(power_w=0.0))
+    assert band.power_w is None
+    (found,) = standings(bands_of(fleet()), [row(99, 1.1, power_w=0.0)])
+    assert found.power_change_pct is None
 
 
 @pytest.mark.parametrize(("rows", "says"), [([], "no row matches"), (fleet(), "no GEMM was measured on 30 cards")])
