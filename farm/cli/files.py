@@ -28,15 +28,15 @@ def write(text: str, output: Path | None, *, force: bool) -> None:
 
 def write_export(export: Export, output: Path | None, *, folder: bool, force: bool) -> None:
     """Writes the files to stdout, a file or a folder, which is made. Raises `BadInput`, and `FileThere` without `force`."""
+    paths = [] if output is None else [output / file.name if folder else output for file in export.files]
+    for path in paths:
+        require_new(path, force=force)
     for remark in export.remarks:
         remarks.print(remark, markup=False)
     if output is None:
         for file in export.files:
             write(file.content.decode(), None, force=force)
         return
-    paths = [output / file.name if folder else output for file in export.files]
-    for path in paths:
-        require_new(path, force=force)
     for path, file in zip(paths, export.files, strict=True):
         if folder:
             with writable(output):

@@ -310,7 +310,8 @@ def files_of(
     if not kept:
         raise NothingToExport(
             tool=CONSUMER.package,
-            why=" ".join(remarks) or f"no row of {device_type} matches. Imported rows need --source imported.",
+            why=" ".join(remarks)
+            or f"no row of {device_type} in layout {Layout.NT} matches. Imported rows need --source imported.",
         )
     framework = _FRAMEWORKS[backend]
     name = f"{device_type}_farm".replace("-", "_")

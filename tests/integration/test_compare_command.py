@@ -432,7 +432,9 @@ def test_cards_are_held_against_a_published_folder(command: Command, put: Put) -
     done = command("publish", "--output", "public", "--type", "nvidia-h200")
     assert done.returncode == 0, done.stderr
     assert "4 bands in public/bands.json" in done.stderr
-    refused(command("publish", "--output", "public"), 2, "public/bands.json")
+    again = command("publish", "--output", "public")
+    refused(again, 2, "public/bands.json")
+    assert "Signed with" not in again.stderr
     found = json.loads(command("compare", "--against", "public", "--json").stdout)["cards"]
     assert [(one["gemms"], one["published_cards"], one["standing"]) for one in found] == 3 * [(4, 3, "within")]
     put(card(20, kind="nvidia-h200"), taken(1.5), configurations=few)
