@@ -361,10 +361,13 @@ def version_of(package: str) -> str:
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.parquet")
-    parser.add_argument(
-        "--consumers", type=Path, required=True, metavar="FOLDER", help="unpacked wheels of the consumers"
-    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--consumers", type=Path, metavar="FOLDER", help="unpacked wheels of the consumers")
+    what.add_argument("--card", action="store_true", help="compile products with Inductor's table on a card")
     asked = parser.parse_args(given)
+    if asked.card:
+        written_as("exports_card", [on_card()])
+        return
     sys.path.append(str(asked.consumers))
     recordings, _ = folders() or parser.error("this installation has no datasets: name a file")
     files = asked.files or [recordings / f"{name}.parquet" for name in DATASETS]
@@ -375,14 +378,17 @@ def main(given: Sequence[str] | None = None) -> None:
         for path in files
         for figures in read(RecordedFarm(path))
     ]
-    found += of_tuned(asked.consumers)
+    written_as("exports", [*found, *of_tuned(asked.consumers)])
+
+
+def written_as(name: str, found: Sequence[dict[str, Any]]) -> None:
     columns = {
         "consumer": "consumer", "version": "version", "recording": "recording", "time": "time", "rows": "rows loaded",
         "predicted": "predicted rows", "max_difference_pct": "largest difference %", "above_0_1_pct": "rows off by over 0.1%", "wrong": "wrong kernels",
         "min_energy_mj": "least energy mJ",
     }  # fmt: skip
-    table = markdown(list(columns.values()), [[one.get(name, "") for name in columns] for one in found])
-    write("exports", {"consumers": found}, table, repetitions=1)
+    table = markdown(list(columns.values()), [[one.get(column, "") for column in columns] for one in found])
+    write(name, {"consumers": found}, table, repetitions=1)
 
 
 if __name__ == "__main__":
