@@ -37,6 +37,7 @@ from farm.devices import DeviceKind
 from farm.errors import BadInput, NothingToExport, NotPredictable, first_line
 from farm.exporters.consumer import Consumer
 from farm.exporters.exporter import Export, ExportedFile
+from farm.formatting import some_of
 from farm.gemm import ElementType, Layout, Shape
 from farm.gpus import Gpu, find_gpu
 from farm.importers.aiconfigurator import LAYER_TYPES
@@ -86,6 +87,8 @@ the medians are of."""
 
 AT_ONCE = 10_000
 """Configurations in one request for predictions."""
+
+_CONDITIONS = ("clock_policy", "distribution")
 
 _LIBRARY = BASELINES[DeviceKind.CUDA]
 _PREDICTED = "predicted"
@@ -173,6 +176,8 @@ def entries_of(found: Results, *, time: Time, chosen: str | None = None) -> tupl
         kernels = groups.setdefault((layer, configuration.problem.shape), {})
         kernels.setdefault(configuration, []).append((row, latency))
     remarks = [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]
+    taken = [row for kernels in groups.values() for rows in kernels.values() for row, _ in rows]
+    remarks += _differences(taken)
     entries = [min((_entry(*key, *one) for one in kernels.items()), key=_latency) for key, kernels in groups.items()]
     return entries, remarks
 
@@ -181,6 +186,14 @@ def layer_type_of(configuration: Configuration) -> str | None:
     """The `gemm_dtype` of a linear layer; None for any other problem."""
     problem = configuration.problem
     return next((name for name, one in LAYER_TYPES.items() if one.problem(problem.shape) == problem), None)
+
+
+def _differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Remarks on conditions that change times and power, and in which the rows differ."""
+    for name in _CONDITIONS:
+        values = sorted({str(row[name]) for row in rows})
+        if len(values) > 1:
+            yield f"Rows differ in {name} ({some_of(values)}), and medians are over all of them. Choose some with --where."
 
 
 def _latency(entry: Entry) -> float:

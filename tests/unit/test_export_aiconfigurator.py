@@ -135,6 +135,15 @@ def test_figures_are_medians_of_the_rows_of_the_library_s_own_choice() -> None:
     assert "1 rows are of other kernels than cublaslt's own choice" in export.remarks[0]
 
 
+def test_medians_over_several_conditions_are_remarked_on() -> None:
+    rows = [row(clock_policy="default"), row(clock_policy="locked:1500")]
+    (remark,) = (one for one in exported(*rows).remarks if "clock_policy" in one)
+    assert remark.startswith("Rows differ in clock_policy (default, locked:1500), and medians are over all of them.")
+    assert exported(rows[0], row(LINEAR + " beta=1", clock_policy="locked:1500")).remarks == [
+        f"1 rows are no linear layers in {', '.join(exporter.LAYER_TYPES)}, and are left out."
+    ]
+
+
 def test_of_a_chosen_family_the_fastest_kernel_counts() -> None:
     rows = [row(f"triton(tile_m={m}) 512x4096x1024 bf16 nt", runtime_settled_ms=m / 1000) for m in (128, 64)]
     (line,) = table_of(exported(*rows, family="triton", time="settled"))
