@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -23,7 +23,7 @@ GRACE_SECONDS = 1.0
 Answer = dict[str, Any]
 
 
-def measured_in_turn(request: Mapping[str, Any]) -> Iterator[Answer]:
+def measured_in_turn(request: Mapping[str, Any]) -> Generator[Answer]:
     """The messages of a process of `workers.check`, which describes them and the request.
 
     Ends with the result or failure of the last pair, or with a `refused` or `failure` message of all. No process is left running,
