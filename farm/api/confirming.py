@@ -71,7 +71,9 @@ def confirm(access: Access, candidates: Candidates) -> Confirmation:
     if candidates.device_type not in live:
         raise CannotConfirm(
             device_type=candidates.device_type,
-            why=f"no device of the type takes work; those that do are {', '.join(sorted(live)) or 'none'} (farm devices)",
+            why="no device of the type takes work"
+            + (f"; devices of {', '.join(sorted(live))} do" if live else ", and no other device does")
+            + " (farm devices)",
         )
     campaign = _campaign(candidates, left, owner=access.who)
     made = planned(access, campaign, allow_missing=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -46,6 +47,9 @@ MAX_GEMMS = 5_000
 OTHERS = "every operation that is not a GEMM"
 GIVEN_GEMMS = "the given GEMMs"
 
+MODEL_FIELDS = ("tp", "ep", "sequences", "lora_rank", "training")
+"""Fields of a query that only a language model has."""
+
 
 class NoPlan(NotFound):
     """No plan for {model}. {why}"""
@@ -59,6 +63,20 @@ def _split(given: object) -> object:
         return given
     parts = [part for one in given for part in (one.split(",") if isinstance(one, str) else [one])]
     return [part.strip() if isinstance(part, str) else part for part in parts if part != ""]
+
+
+def _numbers_of_tokens(given: object) -> object:
+    """The numbers of texts with commas. Raises `ValueError` with what to write."""
+    parts = _split(given)
+    if not isinstance(parts, list):
+        return parts
+    for part in parts or [""]:
+        text = str(part)
+        if not (text.isdecimal() and 1 <= int(text) <= MAX_TOKENS_OF_STEP):
+            raise ValueError(
+                f"write whole numbers from 1 to {MAX_TOKENS_OF_STEP:,} with commas, as in 1,8,128, not {text!r}"
+            )
+    return parts
 
 
 class GemmOfStep(Document):
@@ -97,7 +115,7 @@ class PlanQuery(Document):
     )
     tokens: Annotated[
         list[Annotated[int, Field(ge=1, le=MAX_TOKENS_OF_STEP)]],
-        BeforeValidator(_split),
+        BeforeValidator(_numbers_of_tokens),
         Cli(metavar="N,...", commas=True, default=",".join(map(str, DEFAULT_TOKENS))),
     ] = Field(
         default=list(DEFAULT_TOKENS),
@@ -180,7 +198,7 @@ class Planned(Document):
         else:
             assert joules is not None, "a cheapest plan has one of both"
             cost = f"{joules.value:.4g} J for a token"
-        return f"Cheapest{within}: {best.device_type} with {best.tokens:,} tokens in a step of {best.ms.value:.4g} ms, {cost}."
+        return f"Cheapest{within}: {best.device_type} with {counted(best.tokens, 'token')} in a step of {best.ms.value:.4g} ms, {cost}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +267,10 @@ def _steps(query: PlanQuery) -> tuple[str, list[str], list[_Step]]:
         )
     if query.gemms:
         return GIVEN_GEMMS, [], [_given_step(query)]
+    if query.cards != 1:
+        raise BadInput(
+            detail="cards goes with given GEMMs. For a language model, tp and ep say how many cards share it."
+        )
     if query.config is None:
         architecture = built_in(query.model or "")
     else:
@@ -270,6 +292,11 @@ def _model_step(architecture: Architecture, query: PlanQuery, tokens: int, shari
 
 
 def _given_step(query: PlanQuery) -> _Step:
+    for name in MODEL_FIELDS:
+        if getattr(query, name) != PlanQuery.model_fields[name].default:
+            raise BadInput(
+                detail=f"{name} goes with a language model. Given GEMMs are those of one card; cards says how many cards there are."
+            )
     if len(query.tokens) != 1:
         raise BadInput(
             detail="The GEMMs are those of one step, so tokens has one number: how many tokens the step has."
@@ -321,6 +348,7 @@ def _plans_on(
                     step.tokens,
                     gemms,
                     cards=step.cards,
+                    replicas=step.replicas,
                     others=others,
                     not_covered=step.not_covered,
                     price_per_hour=price,
@@ -331,15 +359,29 @@ def _plans_on(
 
 
 def _why_missing(device_type: str, missing: dict[str, str], query: PlanQuery) -> str:
-    listed = lines_text([f"{gemm}: {why}" for gemm, why in missing.items()], what="GEMMs")
-    shared = (
-        f" --tp {query.tp}" * (query.tp > 1) + f" --ep {query.ep}" * (query.ep > 1) + " --training" * query.training
-    )
-    submit = "farm submit" if query.model is None else f"farm submit --model {query.model}{shared}"
+    by_reason: dict[str, list[str]] = {}
+    for gemm, why in missing.items():
+        by_reason.setdefault(why, []).append(f"  {gemm}")
+    listed = "\n".join(f"{why}:\n{lines_text(gemms, what='GEMMs')}" for why, gemms in by_reason.items())
+    others = "" if query.any_source else " Recorded and imported rows count with --any-source."
     return (
-        f"{device_type} has neither measured rows nor predictions of {counted(len(missing), 'GEMM')}. Measure them ({submit}), or "
-        f"measure others of their types and train: farm train {device_type}\n{listed}"
+        f"{device_type} has neither measured rows nor predictions of {counted(len(missing), 'GEMM')}. Measure them there "
+        f"({_submit_command(query)}), or measure others of their types and train: farm train {device_type}.{others}\n{listed}"
     )
+
+
+def _submit_command(query: PlanQuery) -> str:
+    """The command that measures the GEMMs of a query."""
+    if query.gemms:
+        return "farm submit"
+    fields = {"model": query.model or "config.json", "tokens": ",".join(map(str, query.tokens))}
+    options = [f"--{name} {shlex.quote(text)}" for name, text in fields.items()]
+    options += [
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name in MODEL_FIELDS
+        if (value := getattr(query, name)) != PlanQuery.model_fields[name].default
+    ]
+    return " ".join(["farm submit", *options])
 
 
 _LATENCY = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s)?", re.ASCII)

@@ -15,8 +15,8 @@ from farm.cli.files import ForceOption
 from farm.cli.options import takes
 from farm.cli.other_costs import read_others
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.cli.workload_options import configuration_file
-from farm.errors import FarmError
+from farm.cli.workload_options import configuration_file, trace_help
+from farm.errors import BadInput, FarmError
 from farm.language_models.configuration import parse_configuration
 from farm.settings import settings
 from farm.traces.formats import read_trace
@@ -33,8 +33,8 @@ def plan(
         Path | None,
         typer.Option(
             "--trace",
-            help="Plan the GEMMs of a program instead of a language model: what TunableOp, cuBLASLt, Inductor or PyTorch's profiler "
-            "recorded. --tokens has the number of tokens that it computed.",
+            help=trace_help("Plan the GEMMs of a program instead of a language model")
+            + " --tokens has the number of tokens that it computed.",
             show_default=False,
         ),
     ] = None,
@@ -81,6 +81,11 @@ def plan(
         farm plan llama-3.1-8b --on nvidia-h200 --other attention.csv --confirm 8
         farm plan --trace profile.json --tokens 2048 --on nvidia-h200
     """
+    if (query.model is None) == (trace is None):
+        raise BadInput(
+            detail="Name a language model, as in llama-3.1-8b, or its config.json, or a trace with --trace FILE, and one of them only. "
+            "farm shapes --list lists the built-in models."
+        )
     query = query.model_copy(update=_workload(query.model, trace))
     if other is not None:
         query = query.model_copy(update={"others": read_others(other)})

@@ -11,6 +11,7 @@ from farm.charts.terminal_renderer import Terminal
 from farm.cli.output import console
 from farm.cli.tables import Column, Table
 from farm.cli.versions import print_answered_by
+from farm.formatting import counted
 from farm.model_plans.amounts import Amount
 from farm.model_plans.step_plans import GemmEstimate, StepPlan
 from farm.report.figures.plan_charts import plan_charts
@@ -67,7 +68,7 @@ def show(found: Planned, *, gemms: bool, chart: bool) -> None:
             console.print()
             _GEMMS.print(
                 [_gemm_cells(one, each) for each in one.gemms],
-                title=f"{one.device_type}, {one.tokens:,} tokens: GEMMs of one card",
+                title=f"{one.device_type}, {counted(one.tokens, 'token')}: GEMMs of one card",
             )
     if chart:
         _draw(found)

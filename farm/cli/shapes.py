@@ -16,22 +16,25 @@ from farm.cli.workload_options import (
     EpOption,
     LayersOption,
     LoraRankOption,
+    ModelStep,
     SequencesOption,
     TokensOption,
     TpOption,
-    TraceOption,
     TrainingOption,
     architecture_of,
     listed_tokens,
+    trace_help,
 )
 from farm.errors import BadInput, BadStep
-from farm.formatting import problem_text
+from farm.formatting import counted, problem_text
 from farm.kernels import problem_text as problem_line
 from farm.kernels.configuration import problem_columns
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in, built_in_names
 from farm.language_models.layer_gemm import LayerGemm
 from farm.language_models.steps import Parallelism, Step, layer_gemms
+
+_TOKENS = "128"
 
 
 def shapes(
@@ -46,10 +49,15 @@ def shapes(
     list_: Annotated[
         bool, typer.Option("--list", help="List the built-in language models.", show_default=False)
     ] = False,
-    trace: TraceOption = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help=trace_help("List the GEMMs of a program instead of a language model"), show_default=False
+        ),
+    ] = None,
     tp: TpOption = 1,
     ep: EpOption = 1,
-    tokens: TokensOption = "128",
+    tokens: TokensOption = _TOKENS,
     sequences: SequencesOption = 0,
     training: TrainingOption = False,
     lora_rank: LoraRankOption = 0,
@@ -66,6 +74,9 @@ def shapes(
     """
     if [model is not None, list_, trace is not None].count(True) != 1:
         raise BadInput(detail="Name a language model, or a trace with --trace FILE, or use --list.")
+    step = ModelStep("", tp, ep, tokens, sequences, training, lora_rank, layers)
+    if model is None and (named := step.changed(ModelStep("", tokens=_TOKENS))):
+        raise BadInput(detail=f"{named} without a language model: name one too.")
     if list_:
         _print_models([built_in(name) for name in built_in_names()], as_json=as_json)
         return
@@ -91,7 +102,7 @@ def shapes(
         return
     for number, gemms in steps.items():
         shared = f"tp {tp}, ep {ep}" if architecture.experts else f"tp {tp}"
-        _GEMMS.print(_rows(gemms), title=f"{architecture.name}, {number:,} tokens, {shared}")
+        _GEMMS.print(_rows(gemms), title=f"{architecture.name}, {counted(number, 'token')}, {shared}")
     for note in architecture.notes:
         remarks.print(f"{architecture.name}: {note}.", markup=False)
 

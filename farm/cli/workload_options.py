@@ -26,13 +26,17 @@ from farm.language_models.configuration import parse_configuration
 FileOrWorkload = Annotated[
     Path | None, typer.Argument(help="A campaign file (YAML); none with --trace or --model.", show_default=False)
 ]
+
+
+def trace_help(what: str) -> str:
+    """The help of `--trace`: `what` is done with the GEMMs, and what it takes the place of."""
+    return f"{what}: what TunableOp, cuBLASLt, Inductor or PyTorch's profiler recorded."
+
+
 TraceOption = Annotated[
     Path | None,
     typer.Option(
-        "--trace",
-        help="Measure the GEMMs of a program instead of a campaign file: what TunableOp, cuBLASLt, Inductor or PyTorch's profiler "
-        "recorded.",
-        show_default=False,
+        "--trace", help=trace_help("Measure the GEMMs of a program instead of a campaign file"), show_default=False
     ),
 ]
 FamilyOption = Annotated[
@@ -99,6 +103,11 @@ class ModelStep:
     training: bool = False
     lora_rank: int = 0
     layers: LayerChoice = LayerChoice.ALL
+
+    def changed(self, defaults: ModelStep) -> str:
+        """The options that differ from the defaults: `--tp and --ep`."""
+        names = [one.name for one in fields(self) if getattr(self, one.name) != getattr(defaults, one.name)]
+        return " and ".join(f"--{name.replace('_', '-')}" for name in names)
 
     @property
     def block(self) -> dict[str, Any]:
@@ -174,12 +183,7 @@ def _workload(
     family: FamilyOption = None,
 ) -> CampaignText:
     step = ModelStep(model or "", tp, ep, tokens, sequences, training, lora_rank, layers)
-    if model is None and step != ModelStep(""):
-        named = " and ".join(
-            f"--{one.name.replace('_', '-')}"
-            for one in fields(step)
-            if getattr(step, one.name) != getattr(ModelStep(""), one.name)
-        )
+    if model is None and (named := step.changed(ModelStep(""))):
         raise BadInput(detail=f"{named} without --model: name the language model too.")
     return campaign_text(file, trace=trace, step=None if model is None else step, families=family)
 

@@ -16,7 +16,9 @@ from farm.api.plans import GemmOfStep, NoPlan, Planned, PlanQuery, plan
 from farm.db import batches
 from farm.devices import DeviceIdentity
 from farm.errors import BadInput
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_text
+from farm.language_models.built_in import built_in
+from farm.language_models.steps import Parallelism, layer_gemms
 from farm.model_plans.step_plans import StepPlan
 from farm.services import ServiceUrls
 from farm.services.session import Session
@@ -124,12 +126,34 @@ def test_cards_are_compared_by_money_and_one_without_rows_or_a_model_has_no_plan
 def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) -> None:
     with pytest.raises(NoPlan, match="nvidia-l4 has neither measured rows nor predictions of 2 GEMMs"):
         planned(on=["nvidia-l4"])
+    experts = {"gemms": [], "model": "qwen3-30b-a3b", "tokens": [8, 16], "tp": 2, "ep": 4, "training": True}
+    with pytest.raises(NoPlan) as refusal:
+        planned(on=["nvidia-l4"], **experts)
+    assert "farm submit --model qwen3-30b-a3b --tokens 8,16 --tp 2 --ep 4 --training" in str(refusal.value)
+    assert str(refusal.value).count("nvidia-l4 has no model") == 1
+    with pytest.raises(BadInput, match="tp goes with a language model"):
+        planned(tp=2)
+    with pytest.raises(BadInput, match="cards goes with given GEMMs"):
+        planned(gemms=[], model="llama-3.1-8b", cards=2)
     with pytest.raises(BadInput, match="one number"):
         planned(tokens=[1, 2])
     with pytest.raises(BadInput, match="nvidia-l4 has none"):
         planned(on=[CARD, "nvidia-l4"], price=[f"{CARD}=1"])
     with pytest.raises(BadInput, match="write a time above 0 with its unit"):
         planned(max_latency="soon")
+
+
+def test_groups_of_cards_that_share_experts_each_have_so_many_tokens(planned: Callable[..., Planned], put: Put) -> None:
+    query = {"gemms": [], "model": "qwen3-30b-a3b", "tokens": [8], "tp": 1, "ep": 2}
+    gemms = layer_gemms(built_in("qwen3-30b-a3b"), 8, Parallelism(1, 2))
+    lines = [f"cublaslt(algorithm=0) {problem_text(gemm.problem)}" for gemm in gemms]
+    put(H200, lambda _: row(0.5, power_w=500.0), configurations=configurations(*lines))
+    one = only(planned(**query))
+    assert one.cards == 2
+    assert one.tokens_per_s.value == pytest.approx(2 * 8e3 / one.ms.value)
+    assert one.joules is not None
+    assert one.joules_per_token is not None
+    assert one.joules_per_token.value == pytest.approx(one.joules.value / 16)
 
 
 # --- language models, by the command ----------------------------------------------------------------------
@@ -190,6 +214,8 @@ def test_the_least_certain_gemms_are_measured_and_the_plan_has_their_rows(
 
 def test_a_configuration_file_and_bad_input_are_told_apart(farm: Command, tmp_path: Path) -> None:
     refused(farm("plan", "lama-3.1-8b", "--on", CARD), 2, "did you mean llama-3.1-8b")
+    refused(farm("plan"), 2, "or a trace with --trace FILE")
+    refused(farm(*LLAMA[:-1], "8,x"), 2, "write whole numbers from 1 to 1,048,576 with commas, as in 1,8,128, not 'x'")
     refused(farm(*LLAMA, "--tp", "3"), 2, "cannot be divided among 3 GPUs")
     (tmp_path / "config.json").write_text("[]")
     refused(farm("plan", str(tmp_path / "config.json"), "--on", CARD), 2, "config.json")

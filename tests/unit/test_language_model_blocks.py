@@ -116,6 +116,7 @@ def test_shapes_are_listed_without_a_database(tmp_path: Path) -> None:
     table = farm("shapes", "llama-3.1-8b", "--tp", "4", "--tokens", "8").stdout
     assert "gate_up_proj" in table
     assert "8x7168x4096" in table
+    assert "llama-3.1-8b, 1 token, tp 1" in farm("shapes", "llama-3.1-8b", "--tokens", "1").stdout
     found = json.loads(farm("shapes", "llama-3.1-8b", "--tokens", "1,8", "--training", "--json").stdout)
     assert [step["tokens"] for step in found["steps"]] == [1, 8]
     assert {one["count"] for one in found["steps"][0]["gemms"]} == {1, 32}
@@ -127,6 +128,7 @@ def test_shapes_are_listed_without_a_database(tmp_path: Path) -> None:
         (["none.json"], "none.json: there is no such file"),
         (["llama-3.1-8b", "--tokens", "0"], "--tokens 0: 0 is zero"),
         (["llama-3.1-8b", "--list"], "Name a language model, or a trace"),
+        (["--trace", "x.log", "--tp", "4"], "--tp without a language model: name one too"),
     ):
         refused = farm("shapes", *arguments)
         assert refused.returncode == 2, refused
