@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from farm.groups import MAX_GROUPS
 from farm.language_models.architecture import Experts, Features, Linear
 from farm.language_models.attention import entering, leaving, whole
 from farm.language_models.fields import Fields
@@ -42,7 +43,7 @@ def dense(hidden: int, intermediate: int, *, gated: bool, name: str = "", module
 def mixture(fields: Fields, hidden: int, kind: str) -> tuple[list[Linear], Experts]:
     """A layer of routed experts: its router, shared experts and projections, and the experts themselves."""
     gated = is_gated(fields, kind)
-    count, intermediate = fields.number(*EXPERT_COUNTS), fields.number(
+    count, intermediate = fields.number(*EXPERT_COUNTS, largest=MAX_GROUPS), fields.number(
         "moe_intermediate_size", "expert_intermediate_size", "intermediate_size"
     )  # fmt: skip
     router = entering("router", "mlp", hidden, whole("gate", count), adapts=False, quantized=False)

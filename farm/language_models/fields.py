@@ -31,14 +31,14 @@ class Fields:
                 return self.data[name]
         return default
 
-    def number(self, *names: str, default: int | None = None, smallest: int = 1) -> int:
+    def number(self, *names: str, default: int | None = None, smallest: int = 1, largest: int = MAX_EXTENT) -> int:
         """A whole number. Raises `BadLanguageModel` without a default if the field is missing."""
         found = self.value(*names, default=default)
         if found is None:
             raise BadLanguageModel(where=self.where, why=f"the configuration has no {' or '.join(names)}")
-        if type(found) is not int or not smallest <= found <= MAX_EXTENT:
+        if type(found) is not int or not smallest <= found <= largest:
             raise BadLanguageModel(
-                where=self.where, why=f"{names[0]} is {found!r}; it is a whole number from {smallest}"
+                where=self.where, why=f"{names[0]} is {found!r}; it is a whole number from {smallest} to {largest:,}"
             )
         return found
 
