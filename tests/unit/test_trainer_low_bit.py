@@ -64,8 +64,10 @@ def test_versions_of_before_answer_as_before_and_refuse_them(tmp_path: Path) -> 
     model = fit(BATCHED_TYPE, configurations(kinds_table([""], types="f16")), SMALL)
     assert "fewer_bytes_b" not in model.features
     model.save(tmp_path)
-    as_format(tmp_path, 8)
-    old, rows = Predictor.load(tmp_path), configurations(kinds_table([""], types="f16", seed=4))
-    pd.testing.assert_frame_equal(old.predict(rows), model.predict(rows), check_exact=True)
+    rows = configurations(kinds_table([""], types="f16", seed=4))
+    for number in (9, 8):
+        as_format(tmp_path, number)
+        old = Predictor.load(tmp_path)
+        pd.testing.assert_frame_equal(old.predict(rows), model.predict(rows), check_exact=True)
     with pytest.raises(ValueError, match="f16i4"):
         old.predict(rows.iloc[:1].assign(ab="f16i4"))
