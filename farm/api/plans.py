@@ -28,15 +28,13 @@ from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import read_configuration
 from farm.language_models.layer_gemm import LayerGemm
-from farm.language_models.steps import MAX_GPUS, MAX_RANK, Parallelism, Step, layer_gemms
+from farm.language_models.steps import DEFAULT_TOKENS, MAX_GPUS, MAX_RANK, Parallelism, Step, layer_gemms
 from farm.language_models.steps import MAX_TOKENS as MAX_TOKENS_OF_STEP
 from farm.model_plans.fastest_kernel import FastestKernel
 from farm.model_plans.step_plans import NotCovered, OtherCost, StepPlan, cheapest, most_doubtful, step_plan
 from farm.model_plans.uncovered import not_covered
 from farm.protocols import Time
 from farm.registry import ModelInfo
-
-DEFAULT_TOKENS = (1, 8, 32, 128, 512, 2048)
 
 MAX_STEPS = 64
 """Numbers of tokens in one request."""
@@ -172,7 +170,8 @@ class Planned(Document):
     load: Time
     plans: list[StepPlan]
     cheapest: StepPlan | None = Field(
-        description="of the least money per token, or of the least energy without prices; null where none meets the latency"
+        description="of the least money per token, or of the least energy without prices; null where none meets the latency, or "
+        "has a price or an energy"
     )
     max_latency_ms: float | None
     without_plan: list[CardWithoutPlan]
@@ -189,9 +188,11 @@ class Planned(Document):
         within = "" if self.max_latency_ms is None else f" within {self.max_latency_ms:g} ms"
         best = self.cheapest
         if best is None:
-            return (
-                "" if self.max_latency_ms is None else f"No plan is known to take at most {self.max_latency_ms:g} ms."
-            )
+            if self.max_latency_ms is None:
+                return ""
+            if any(one.meets(self.max_latency_ms) for one in self.plans):
+                return f"Plans take at most {self.max_latency_ms:g} ms, but the cheapest needs prices or the energy of every part."
+            return f"No plan is known to take at most {self.max_latency_ms:g} ms."
         money, joules = best.money_per_mtoken, best.joules_per_token
         if money is not None:
             cost = f"{money.value:.4g} for a million tokens"

@@ -86,6 +86,10 @@ def plan(
             detail="Name a language model, as in llama-3.1-8b, or its config.json, or a trace with --trace FILE, and one of them only. "
             "farm shapes --list lists the built-in models."
         )
+    if confirm and query.campaign is not None:
+        raise BadInput(
+            detail="--confirm measures in a campaign of its own, whose rows a plan with --campaign does not have: give one of them."
+        )
     query = query.model_copy(update=_workload(query.model, trace))
     if other is not None:
         query = query.model_copy(update={"others": read_others(other)})

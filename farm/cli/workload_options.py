@@ -19,6 +19,7 @@ from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, notes_of, trace_text
 from farm.cli.output import remarks
 from farm.errors import BadInput
+from farm.language_models import steps
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import parse_configuration
@@ -88,7 +89,7 @@ LayersOption = Annotated[
 ]
 
 _DEFAULT_FAMILY = "cublaslt"
-DEFAULT_TOKENS = "1,8,128,2048"
+DEFAULT_TOKENS = ",".join(map(str, steps.DEFAULT_TOKENS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from farm.language_models.weight_formats import BF16, WeightFormat, training_typ
 from farm.routing import Routing
 from farm.scale import Scale
 
+DEFAULT_TOKENS = (1, 8, 128, 2048)
+"""Tokens of the steps that are measured and planned if nothing else is asked for."""
+
 MAX_TOKENS = 2**20
 MAX_GPUS = 2**16
 MAX_RANK = 2**14

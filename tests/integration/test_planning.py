@@ -123,6 +123,16 @@ def test_cards_are_compared_by_money_and_one_without_rows_or_a_model_has_no_plan
     assert fast.cheapest_text == "No plan is known to take at most 0.001 ms."
 
 
+def test_plans_that_meet_a_latency_without_a_price_or_an_energy_are_said_to_meet_it(
+    planned: Callable[..., Planned], put: Put
+) -> None:
+    both = configurations(f"cublaslt(algorithm=0) {QKV}", f"cublaslt(algorithm=0) {HEAD}")
+    put(A100, lambda one: row(1e-9 * one.problem.flops / 1e3), configurations=both)
+    found = planned(on=[A100.type], max_latency="10s")
+    assert found.cheapest is None
+    assert found.cheapest_text.startswith("Plans take at most 10000 ms, but the cheapest needs prices")
+
+
 def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) -> None:
     with pytest.raises(NoPlan, match="nvidia-l4 has neither measured rows nor predictions of 2 GEMMs"):
         planned(on=["nvidia-l4"])
@@ -221,4 +231,5 @@ def test_a_configuration_file_and_bad_input_are_told_apart(farm: Command, tmp_pa
     refused(farm("plan", str(tmp_path / "config.json"), "--on", CARD), 2, "config.json")
     (tmp_path / "other.csv").write_text("name,ms\nattention,fast\n")
     refused(farm(*LLAMA, "--other", str(tmp_path / "other.csv")), 2, "row 1: ms:")
+    refused(farm(*LLAMA, "--confirm", "1", "--campaign", "x"), 2, "--confirm measures in a campaign of its own")
     refused(farm(*LLAMA, "--confirm", "1"), 3, "cannot be measured now")
