@@ -57,7 +57,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(LOCKS)
 	touch $@
 
 # Most tests wait for processes of the farm. On two cores, six at a time are no faster than four. TESTERS=0 for one. Files keep their
-# order, as those of whole farms come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
+# order, as those with long tests come first: otherwise files of few and long tests come last, and one core is idle meanwhile.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder \
   $(if $(ORDER),--random-order --random-order-bucket=module --random-order-seed=$(ORDER))
 
