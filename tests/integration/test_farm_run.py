@@ -13,6 +13,7 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from farm.campaign import Campaign, load
 from farm.db import devices
 from farm.db.engine import make_engine
 from farm.devices import DeviceKind, DeviceTraits
+from farm.gemm import Problem
 from farm.kernels import problem_of
 from farm.provenance import Provenance
 from farm.services import services
@@ -53,6 +55,14 @@ kernels:
 measure:
   timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
 """
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What `farm run` and `farm results` show of a campaign of batches and groups, and its rows with their problems."""
+
+    shown: str
+    rows: list[tuple[Any, Problem]]
 
 
 pytestmark = pytest.mark.random_order(disabled=True)
@@ -360,23 +370,33 @@ def _landed(farm: Farm) -> int:
     return 0
 
 
-BATCHES = """
-name: batches
+KINDS = """
+name: kinds
 owner: ann
-problems: {shapes: [64x64x64, 96x32x16], types: f32, batch: [1, 5, 16]}
+problems:
+  - {shapes: [64x64x64, 96x32x16], types: f32, batch: [1, 5, 16]}
+  - {experts: 40, top_k: 3, tokens: 32, weights: [24x16, 16x48], routing: [balanced, zipf 1.2], types: f32, layouts: nt}
+  - {shapes: 40x32x16, types: f32, groups: ["8*5", "40,0*9"]}
 kernels: {family: blas, threads: 1}
 measure:
   timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
 """
 
 
-def test_batches_are_measured_verified_and_listed(farm: Farm, report: Any) -> None:
-    """At the end, because tests before it count the rows of the farm."""
-    (farm.folder / "batches.yaml").write_text(BATCHES)
-    shown = farm("run", "--no-train", "batches.yaml").stdout
-    assert "6 configurations measured." in shown
-    assert "m x n x k  batch  types" in shown
-    rows = farm.json("results", "--campaign", "batches")
+@pytest.fixture(scope="module")
+def kinds(farm: Farm, report: Any) -> Kinds:
+    """Used at the end, because tests before count the rows of the farm."""
+    (farm.folder / "kinds.yaml").write_text(KINDS)
+    shown = farm("run", "--no-train", "kinds.yaml").stdout + farm("results", "--campaign", "kinds").stdout
+    rows = farm.json("results", "--campaign", "kinds")
+    problems = [problem_of(row) for row in rows]
+    return Kinds(shown, list(zip(rows, problems, strict=True)))
+
+
+def test_batches_are_measured_verified_and_listed(kinds: Kinds) -> None:
+    assert "12 configurations measured." in kinds.shown
+    assert re.search(r"m x n x k +batch +groups +types", kinds.shown)
+    rows = [row for row, problem in kinds.rows if problem.groups is None]
     assert sorted((row["m"], row["batch"]) for row in rows) == [(m, batch) for m in (64, 96) for batch in (1, 5, 16)]
     times = {(row["m"], row["batch"]): row["runtime_ms"] for row in rows}
     for row in rows:
@@ -386,28 +406,11 @@ def test_batches_are_measured_verified_and_listed(farm: Farm, report: Any) -> No
     assert all(times[m, 16] > times[m, 1] for m in (64, 96))
 
 
-EXPERTS = """
-name: experts
-owner: ann
-problems:
-  - {experts: 40, top_k: 3, tokens: 32, weights: [24x16, 16x48], routing: [balanced, zipf 1.2], types: f32, layouts: nt}
-  - {shapes: 40x32x16, types: f32, groups: ["8*5", "40,0*9"]}
-kernels: {family: blas, threads: 1}
-measure:
-  timing: {max_seconds: 0.03, min_samples: 3, warmup_seconds: 0.001}
-"""
-
-
-def test_groups_are_measured_verified_and_listed(farm: Farm, report: Any) -> None:
-    """At the end, because tests before it count the rows of the farm."""
-    (farm.folder / "experts.yaml").write_text(EXPERTS)
-    shown = farm("run", "--no-train", "experts.yaml").stdout
-    assert "6 configurations measured." in shown
-    assert re.search(r"40 \(\d+ with rows, 1 to \d+, median \d+\)", shown)
-    rows = farm.json("results", "--campaign", "experts")
-    problems = [problem_of(row) for row in rows]
-    assert {len(p.groups.sizes) for p in problems if p.groups is not None} == {40, 5, 10}
-    assert sorted(p.shape.m for p in problems) == [40, 40, 96, 96, 96, 96]
-    for row, problem in zip(rows, problems, strict=True):
+def test_groups_are_measured_verified_and_listed(kinds: Kinds) -> None:
+    assert re.search(r"40 \(\d+ with rows, 1 to \d+, median \d+\)", kinds.shown)
+    grouped = [(row, problem) for row, problem in kinds.rows if problem.groups is not None]
+    assert {len(problem.groups.sizes) for _, problem in grouped if problem.groups is not None} == {40, 5, 10}
+    assert sorted(problem.shape.m for _, problem in grouped) == [40, 40, 96, 96, 96, 96]
+    for row, problem in grouped:
         assert row["tflops"] == pytest.approx(problem.flops / row["runtime_ms"] / 1e9)
         assert 0 <= row["verify_error"] < 1e-4
