@@ -85,8 +85,9 @@ def test_the_line_that_repeats_a_configuration_is_typed_as_the_same_measurement(
 
 
 def test_the_configurations_that_a_dry_run_shows_can_be_typed() -> None:
-    # A target `each` is of devices that are there.
-    there = {path: [*DEVICES, H200] if path.stem == "compare-cards" else DEVICES for path in EXAMPLES}
+    # A target `each` is of devices that are there, and some domains have no kernel for the older card.
+    on_hopper = ("compare-cards", "problem-kinds-kernels", "problem-kinds-kernels-test")
+    there = {path: [*DEVICES, H200] if path.stem in on_hopper else DEVICES for path in EXAMPLES}
     plans = [plan(campaign_of(path), there[path], allow_missing=True) for path in EXAMPLES]
     shown = [group.example for made in plans for group in made.summary().invalid]
     assert [str(Configuration.parse(example)) for example in shown] == shown
