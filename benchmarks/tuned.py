@@ -61,7 +61,8 @@ from farm.paired import CONFIDENCE, THRESHOLD, Arm
 from farm.python_program import program
 from farm.services.measuring_in_turn import measured_in_turn
 from farm.settings import settings
-from workers.check import ArmProcess, DeviceUnusable
+from workers.answers import DeviceUnusable
+from workers.check import ArmProcess
 from workers.device_lock import DeviceLock, lock_folder
 from workers.devices import discover
 

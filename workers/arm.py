@@ -1,17 +1,8 @@
 """`python -m workers.arm`: measures configurations on one device, one after the other. `workers.check` starts it.
 
 The first line of standard input is a JSON object: `device`, a selection as in FARM_DEVICES, whose first device is used; `rules`, the measuring
-rules; `definitions`, those of own kernels. The process answers on standard output with JSON objects, one a line. First,
-when the device is open:
-
-    {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
-
-or why it is not, and then it ends:
-
-    {"refused": {"exit_code": …, "message": …}}
-    {"failure": {"kind": …, "message": …}}
-
-Each further line of standard input is a configuration in its canonical form. The answer is one of these; after the last one, the
+rules; `definitions`, those of own kernels. The process answers as `workers.answers` describes. It ends if the device cannot be
+opened. Each further line of standard input is a configuration in its canonical form. The answer is one of these; after the last one, the
 process ends, because the device's context is unusable:
 
     {"row": {"ms": …, "power_limited": …, "digest": …, "seed": …, "libraries": {…}}}
@@ -29,48 +20,33 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import BadInput, DevicePoisoned, NotFound, ServiceUnavailable
+from farm.errors import DevicePoisoned
 from farm.kernels import Configuration
 from farm.kernels.definition import Definition
 from farm.kernels.families import FAMILIES
-from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules
 from farm.services.process_groups import end_with_parent
-from farm.settings import settings
-from workers.single import failure_of, take_standard_output
+from workers.answers import Answer, DeviceUnusable, failure_of, find, open_first, print_answers
 
 if TYPE_CHECKING:
     from workers.devices import Device
 
-Answer = dict[str, Any]
-
 
 def main() -> None:
     end_with_parent(signal.SIGKILL)
-    answers = take_standard_output()
-    set_up_logging(settings(), "farm check")
-    for answer in answers_to(json.loads(sys.stdin.readline()), sys.stdin):
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    print_answers("farm check", lambda: answers_to(json.loads(sys.stdin.readline()), sys.stdin))
 
 
 def answers_to(request: Answer, lines: Iterator[str]) -> Iterator[Answer]:
     """Opens the device and measures what the lines name, and yields an answer to each."""
-    from workers.devices import discover, open_device  # imports libraries, which may print
-
     definitions = [Definition.from_json(one) for one in request["definitions"]]  # known as long as they are held
     rules = MeasuringRules.model_validate(request["rules"])
     try:
-        found = discover(request["device"])
-        device = open_device(found[0])
-        device.open()
-    except (BadInput, ServiceUnavailable, NotFound) as error:
-        yield {"refused": {"exit_code": error.exit_code, "message": str(error)}}
+        device, opened = open_first(find(request["device"]))
+    except DeviceUnusable as error:
+        yield error.answer
         return
-    except Exception as error:
-        yield failure_of(error)
-        return
-    yield {"opened": {name: getattr(device.identity, name) for name in ("uuid", "type", "name")}, "of": len(found)}
+    yield opened
     for line in lines:
         answer = measured(device, Configuration.parse(line), rules)
         yield answer

@@ -15,8 +15,7 @@ If both environments are equal, one process measures both versions, with the sam
 each version has a process of its own, as two versions of a library cannot be in one. Both processes keep the device open,
 and only one of them uses it at a time.
 
-The process answers on standard output with JSON objects, one a line: `opened` or `refused` as in `workers.single`, then for
-each pair any number of times, and at last once:
+The process answers as `workers.answers` describes, then for each pair any number of times, and at last once:
 
     {"progress": {"pair": number, "rounds": …, "seconds": …}}
     {"pair": number, "result": {…}}
@@ -38,22 +37,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from farm import python_program
-from farm.errors import BadInput, FarmError, NotFound, ServiceUnavailable
+from farm.errors import BadInput
 from farm.kernels import Configuration
-from farm.logs import set_up_logging
 from farm.paired import Arm, PairedResult, Verdict, compared, log_ratio, order_of
 from farm.protocols import PROTOCOLS, ProtocolName
 from farm.services.json_lines import JsonLines, how_it_ended
 from farm.services.measuring_in_turn import START_SECONDS
 from farm.services.process_groups import end_with_parent
-from farm.settings import environment_for_children, settings
-from workers.device_lock import DeviceLock, lock_folder
-from workers.single import take_standard_output
-
-Answer = dict[str, Any]
+from farm.settings import environment_for_children
+from workers.answers import Answer, DeviceUnusable, find, lock, print_answers, refusal_of
 
 MAX_ROUNDS = 200
 """A recorded device, whose rows do not differ from round to round, may decide nothing in any time."""
@@ -64,19 +58,7 @@ REST_SECONDS = PROTOCOLS[ProtocolName.FARM].rest_s
 
 def main() -> None:
     end_with_parent(signal.SIGKILL)
-    answers = take_standard_output()
-    set_up_logging(settings(), "farm check")
-    for answer in check(json.loads(Path(sys.argv[1]).read_bytes())):
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-class DeviceUnusable(Exception):
-    """A process could not open the device. `answer` says why."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer)
-        self.answer = answer
+    print_answers("farm check", lambda: check(json.loads(Path(sys.argv[1]).read_bytes())))
 
 
 class ArmProcess:
@@ -164,7 +146,7 @@ class Alternation:
         for answer in opened:
             if answer["opened"]["uuid"] != uuid:
                 both = BadInput(detail=f"the environment of one version selects {answer['opened']['uuid']}, not {uuid}")
-                raise DeviceUnusable({"refused": {"exit_code": both.exit_code, "message": str(both)}})
+                raise DeviceUnusable(refusal_of(both))
         return opened[0]
 
     def measure(self, arm: Arm, configuration: Configuration) -> Answer:
@@ -183,19 +165,12 @@ class Alternation:
 
 def check(request: Answer) -> Iterator[Answer]:
     """Locks the device and measures all pairs, and yields the answers as they become known."""
-    from workers.devices import discover  # imports libraries, which may print
-
     with ExitStack() as held:
         try:
-            found = discover(request["device"])
-            if found[0].backend.runs_kernels:
-                held.callback(DeviceLock.take(found[0].uuid, lock_folder()).release)
-        except (BadInput, ServiceUnavailable, NotFound) as error:
-            yield _refused(error)
-            return
-        arms = Alternation(request)
-        held.callback(arms.close)
-        try:
+            found = find(request["device"])
+            lock(found[0], held)
+            arms = Alternation(request)
+            held.callback(arms.close)
             yield arms.open(found[0].uuid)
             for number, pair in enumerate(request["pairs"]):
                 configurations = {arm: Configuration.parse(pair[arm]) for arm in Arm}
@@ -203,10 +178,6 @@ def check(request: Answer) -> Iterator[Answer]:
                     yield {"progress": {"pair": number, **answer}} if "rounds" in answer else {"pair": number, **answer}
         except DeviceUnusable as error:
             yield error.answer
-
-
-def _refused(error: FarmError) -> Answer:
-    return {"refused": {"exit_code": error.exit_code, "message": str(error)}}
 
 
 def measured_in_turn(

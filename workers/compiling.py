@@ -29,6 +29,7 @@ from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import Versions
 from farm.settings import settings
 from farm.signing import Purpose
+from workers.answers import refusal_of
 from workers.kernels.toolchains import Compiler, compiler_of
 
 
@@ -42,7 +43,7 @@ def main() -> None:
         compilers = _compilers(binaries, versions)
         signer = signing_keys.signer(settings(), Purpose.KERNEL)
     except FarmError as error:
-        _say({"refused": {"exit_code": error.exit_code, "message": str(error)}})
+        _say(refusal_of(error))
         return
     cache = KernelCache(folder)
 

@@ -2,12 +2,10 @@
 
 REQUEST is a JSON object: `configuration`, a canonical line; `device`, a selection as in FARM_DEVICES, whose first device is
 used; `rules`, the measuring rules; `explain`, whether to return the raw data of the measurement too; `soak_s`, how long to
-keep the device under load afterwards (0: not); `definitions`, those of own kernels (`farm.kernels.definition`). The process answers on standard output with JSON objects, one a line. First,
-when the device is open and the configuration's own time begins:
+keep the device under load afterwards (0: not); `definitions`, those of own kernels (`farm.kernels.definition`).
 
-    {"opened": {"uuid": …, "type": …, "name": …}, "of": how many devices the selection names}
-
-Then, about twice a second during a soak, what it has seen (`workers.measure.soak.Soak`):
+The process answers as `workers.answers` describes. When the device is open, the configuration's own time begins. Then, about
+twice a second during a soak, what it has seen (`workers.measure.soak.Soak`):
 
     {"soaking": {…}}
 
@@ -15,11 +13,9 @@ Then, as the last line, the result:
 
     {"device": {"uuid": …, "type": …, "name": …}, "measurement": {…}, "explanation": {…} if it was requested,
      "soak": {…} if it was requested, and with it "failure" where digests differ or it could not go on}
-    {"failure": {"kind": "invalid", "failed", "killed", "corrupted" or "refused", "message": …}}
+    {"failure": {"kind": …, "message": …}}
 
-or, instead of both, why there is no such device to open, or that another program of this host measures on it:
-
-    {"refused": {"exit_code": …, "message": …}}
+The answer is `refused` where there is no such device, or where another program of this host measures on it.
 
 The device is locked (`workers.device_lock`) from before it is opened until the process ends. A recording is not: it answers
 from a file that several processes may read.
@@ -30,45 +26,25 @@ It has no time limit of its own and may die at any point. The program that start
 from __future__ import annotations
 
 import json
-import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
-from farm.errors import BadInput, FarmError, NotFound, ResultsCorrupted, ServiceUnavailable
+from farm.errors import ResultsCorrupted
 from farm.kernels import Configuration
 from farm.kernels.definition import Definition
-from farm.logs import set_up_logging
 from farm.measurement import Measurement, MeasuringRules, energy_mj
-from farm.settings import settings
-from workers.device_lock import DeviceLock, lock_folder
-from workers.failure_kinds import kind_of
+from workers.answers import Answer, DeviceUnusable, failure_of, find, lock, open_first, print_answers
 
 if TYPE_CHECKING:
     from workers.devices import Device
     from workers.measure.explain import Explanation
 
-log = logging.getLogger(__name__)
-
-Answer = dict[str, Any]
-
 
 def main() -> None:
-    answers = take_standard_output()
-    set_up_logging(settings(), "farm measure")
-    for answer in measure(json.loads(sys.argv[1])):
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def take_standard_output() -> TextIO:
-    """Standard output for the answers alone: what anything else prints there from now on goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
+    print_answers("farm measure", lambda: measure(json.loads(sys.argv[1])))
 
 
 def measure(request: Answer) -> Iterator[Answer]:
@@ -81,25 +57,18 @@ def measure(request: Answer) -> Iterator[Answer]:
 
 def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
     """As `measure`; `held` releases the device's lock."""
-    from workers.devices import discover, open_device  # imports libraries, which may print
-    from workers.measure.explain import Explanation
+    from workers.measure.explain import Explanation  # imports libraries, which may print
 
     configuration = Configuration.parse(request["configuration"])
     rules = MeasuringRules.model_validate(request["rules"])
     try:
-        found = discover(request["device"])
-        if found[0].backend.runs_kernels:
-            held.callback(DeviceLock.take(found[0].uuid, lock_folder()).release)
-        device = open_device(found[0])
-        device.open()
-    except (BadInput, ServiceUnavailable, NotFound) as error:
-        yield {"refused": {"exit_code": error.exit_code, "message": str(error)}}
+        found = find(request["device"])
+        lock(found[0], held)
+        device, opened = open_first(found)
+    except DeviceUnusable as error:
+        yield error.answer
         return
-    except Exception as error:
-        yield failure_of(error)
-        return
-    here = {name: getattr(device.identity, name) for name in ("uuid", "type", "name")}
-    yield {"opened": here, "of": len(found)}
+    yield opened
     explanation = Explanation() if request["explain"] else None
     if explanation is not None and rules.power == "fraction":
         explanation.note(_chosen(configuration, rules))
@@ -108,7 +77,7 @@ def _measure(request: Answer, held: ExitStack) -> Iterator[Answer]:
     except Exception as error:
         yield failure_of(error)
         return
-    answer: Answer = {"device": here, "measurement": _columns(configuration, row)}
+    answer: Answer = {"device": opened["opened"], "measurement": _columns(configuration, row)}
     if explanation is not None:
         answer["explanation"] = _explained(explanation)
     if request.get("soak_s"):
@@ -152,15 +121,6 @@ def _explained(explanation: Explanation) -> Answer:
         events = look["clock_events"]
         look["throttle_reasons"] = None if events is None else event_names(events)
     return {**answer, "power_dropped_s": DROPPED_SECONDS}
-
-
-def failure_of(error: Exception) -> Answer:
-    """In the classes of a job's errors. What is not an error of the farm is a defect, and its traceback is logged."""
-    message = str(error)
-    if not isinstance(error, FarmError):
-        log.error("the device raised", exc_info=error)
-        message = f"{type(error).__name__}: {error}"
-    return {"failure": {"kind": kind_of(error).value, "message": message}}
 
 
 def _columns(configuration: Configuration, row: Measurement) -> Answer:
