@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from farm.cli.check_view import Compared, Run
-from farm.cli.measure import defined, refusal, rules_of
+from farm.cli.measuring_options import DeviceOption, ProtocolOption, RulesOption, SourceOption, defined, rules_of
 from farm.cli.output import JsonOption, emit_json
 from farm.errors import BadInput, NotMeasured
 from farm.kernel_versions import Pair, campaign_with, pairs_of
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.paired import CONFIDENCE, THRESHOLD, Arm
-from farm.protocols import ProtocolName
+from farm.services.json_lines import refusal
 from farm.services.measuring_in_turn import measured_in_turn
 from farm.settings import settings
 from farm.time_parsing import duration
@@ -52,14 +52,7 @@ def check(
             show_default=False,
         ),
     ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--source",
-            help="Campaign file that names the file of an own kernel, for configurations of the family source.",
-            show_default=False,
-        ),
-    ] = None,
+    source: SourceOption = None,
     base_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,35 +77,15 @@ def check(
     budget: Annotated[
         str, typer.Option("--budget", help="Time limit for each problem, as in 30s or 5min. Then it is undecided.")
     ] = "60s",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", help="auto, cpu, cuda, recorded:FILE or a UUID.", show_default="FARM_DEVICES, or auto"
-        ),
-    ] = None,
-    rules: Annotated[
-        str | None,
-        typer.Option(
-            "--rules",
-            help="Measuring rules that differ from the defaults, as a JSON object. A campaign has its own.",
-            show_default=False,
-        ),
-    ] = None,
-    protocol: Annotated[
-        ProtocolName | None,
-        typer.Option(
-            "--protocol",
-            metavar="NAME",
-            help=f"Rules by which the time is taken: {', '.join(ProtocolName)}.",
-            show_default="farm, or that of the rules",
-        ),
-    ] = None,
+    device: DeviceOption = None,
+    rules: RulesOption = None,
+    protocol: ProtocolOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure two versions of a kernel or library in turn on one device of this host, until a change is shown or excluded. Exits with code 7 if the head is slower.
 
     Needs no services and stores nothing. Give two configurations of one problem; or a campaign with own kernels and one or two
-    git revisions or files; or environment variables that select two versions of a library.
+    git revisions or files; or environment variables that select two versions of a library. A campaign has its own measuring rules.
 
     Examples:
         farm check "tiled(tile=16) 512x512x512 f32" "tiled(tile=32) 512x512x512 f32"
@@ -126,7 +99,7 @@ def check(
     compared = _of_campaign(asked) if campaign is not None else _of_configurations(asked)
     if campaign is not None and (rules is not None or protocol is not None):
         raise BadInput(detail=f"{campaign} has measuring rules of its own. Leave out --rules and --protocol.")
-    under = _lean(compared.rules or rules_of(rules or "{}", protocol=protocol))
+    under = _lean(compared.rules or rules_of(rules, protocol=protocol))
     seconds = duration(budget).total_seconds()
     if seconds <= 0:
         raise BadInput(detail=f"--budget {budget} is no time at all. Write it as in 30s or 5min.")

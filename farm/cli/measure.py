@@ -9,36 +9,25 @@ import json
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 from annotated_types import Le
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
 from farm import python_program
-from farm.campaign import load
-from farm.campaign.axes import shown
-from farm.campaign.shape_files import FileContext, reading_in
-from farm.campaign.suggestions import did_you_mean
 from farm.cli import measurement_view
+from farm.cli.measuring_options import DeviceOption, ProtocolOption, RulesOption, SourceOption, defined, rules_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.streams import ascii_text
 from farm.cli.tables import Column, Table
-from farm.errors import BadInput, FarmError, NotFound, NotMeasured, ServiceUnavailable, SoakFailed
-from farm.formatting import lines_text
-from farm.kernels import Configuration, Kernel
-from farm.kernels.definition import Definition
-from farm.kernels.source import DEFINITION, SOURCE
+from farm.errors import BadInput, NotMeasured, SoakFailed
+from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
-from farm.operands import DISTRIBUTIONS, keys_of
-from farm.protocols import ProtocolName
-from farm.services.json_lines import JsonLines, how_it_ended
+from farm.operands import DISTRIBUTIONS
+from farm.services.json_lines import JsonLines, how_it_ended, refusal
 from farm.services.measuring_in_turn import GRACE_SECONDS, START_SECONDS
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
@@ -57,37 +46,10 @@ def measure(
     configuration: Annotated[
         str, typer.Argument(help='A configuration, as in "tiled(tile=16) 512x512x512 f32".', show_default=False)
     ],
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--source",
-            help="Campaign file that names the file of an own kernel, for the family source.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", help="auto, cpu, cuda, recorded:FILE or a UUID.", show_default="FARM_DEVICES, or auto"
-        ),
-    ] = None,
-    rules: Annotated[
-        str,
-        typer.Option(
-            "--rules",
-            help="Rules that differ from the defaults, as a JSON object. Other options take precedence.",
-            show_default=False,
-        ),
-    ] = "{}",
-    protocol: Annotated[
-        ProtocolName | None,
-        typer.Option(
-            "--protocol",
-            metavar="NAME",
-            help=f"Rules by which the time is taken: {', '.join(ProtocolName)}.",
-            show_default="farm, or that of --rules",
-        ),
-    ] = None,
+    source: SourceOption = None,
+    device: DeviceOption = None,
+    rules: RulesOption = None,
+    protocol: ProtocolOption = None,
     power: Annotated[
         Literal["none", "all"] | None,
         typer.Option("--power", help="all: measure power where the device can.", show_default=False),
@@ -180,64 +142,6 @@ def measure(
         raise failed(kind=answer["failure"]["kind"], why=answer["failure"]["message"])
 
 
-# --- the request ------------------------------------------------------------------------------
-
-
-def rules_of(
-    text: str,
-    *,
-    protocol: ProtocolName | None = None,
-    power: str | None = None,
-    job_seconds: float | None = None,
-    warm_l2: bool | None = None,
-    distribution: str | None = None,
-    seed: int | None = None,
-) -> MeasuringRules:
-    """The rules of a JSON object, with defaults for the others. The other arguments take precedence.
-
-    Raises `BadInput`, which names every mistake.
-    """
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(detail=f"--rules {shown(text)} is not JSON: {error}. {_EXAMPLE}") from None
-    if not isinstance(given, dict):
-        raise BadInput(detail=f"--rules {shown(text)} is not a JSON object. {_EXAMPLE}")
-    given = _with(given, protocol=protocol, power=power, job_seconds=job_seconds)
-    if distribution is not None:
-        given["operands"] = _filled(distribution, given.get("operands"))
-    for section, chosen in (("timing", {"warm_l2": warm_l2}), ("operands", {"seed": seed})):
-        written = given.get(section, {})
-        if isinstance(written, dict):  # otherwise the validation below reports it
-            given = _with(given, **{section: _with(written, **chosen) or None})
-    try:
-        rules = MeasuringRules.model_validate(given, context=FileContext(Path("--rules"), 1, reading_in(Path.cwd())))
-    except ValidationError as error:
-        raise BadInput(detail=lines_text([_finding(detail) for detail in error.errors(include_url=False)])) from None
-    least, most = rules.timing.min_samples, rules.timing.max_samples
-    if least > most:
-        why = f"min_samples is {least} and max_samples {most}; the minimum cannot exceed the maximum"
-        raise BadInput(detail=f"measuring rules: timing: {why}")
-    return rules
-
-
-def defined(requested: Configuration, source: Path | None) -> tuple[Configuration, Sequence[Definition]]:
-    """The configuration with the number of its definition, and the own kernels of a campaign file. Raises `BadInput`."""
-    if source is None:
-        return requested, ()
-    found = load(source, limit=settings().max_configurations).definitions
-    kernel = requested.kernel
-    parameters = dict(kernel.parameters)
-    if kernel.family != SOURCE.name:
-        raise BadInput(detail=f"--source is for the family {SOURCE.name}, and the configuration is of {kernel.family}")
-    if not parameters[DEFINITION] and len(found) == 1:
-        parameters[DEFINITION] = next(iter(found))
-    if parameters[DEFINITION] not in found:
-        each = "; ".join(f"{DEFINITION}={number} ({one.file})" for number, one in found.items()) or "none"
-        raise BadInput(detail=f"{source} does not have that own kernel. It has: {each}")
-    return replace(requested, kernel=Kernel.of(kernel.family, **parameters)), list(found.values())
-
-
 def _soak_seconds(text: str, rules: MeasuringRules) -> float:
     """The length of a soak. Raises `BadInput`."""
     seconds = duration(text).total_seconds()
@@ -249,47 +153,6 @@ def _soak_seconds(text: str, rules: MeasuringRules) -> float:
             f" Nothing was measured. Take a shorter soak, or set the limit with --job-seconds, which is at most {_MAX_JOB_SECONDS:g}."
         )
     return seconds
-
-
-def _filled(distribution: str, written: object) -> dict[str, Any]:
-    """The operands of a short text, with the seed that the rules have already."""
-    try:
-        filled = keys_of(distribution)
-    except ValueError as error:
-        raise BadInput(detail=f"--distribution: {error}") from None
-    return filled | ({"seed": written["seed"]} if isinstance(written, dict) and "seed" in written else {})
-
-
-def _with(given: dict[str, Any], **chosen: Any) -> dict[str, Any]:
-    return {**given, **{name: value for name, value in chosen.items() if value is not None}}
-
-
-_EXAMPLE = """Write it as in --rules '{"timing":{"target_rse":0.01},"power":"all"}'"""
-
-
-def _finding(detail: ErrorDetails) -> str:
-    path = [str(step) for step in detail["loc"]]
-    if detail["type"] == "extra_forbidden":
-        why = (
-            f"there is no such rule; {did_you_mean(path[-1], _model_at(path[:-1]).model_fields, what='the rules are')}"
-        )
-    elif detail["type"].startswith("model"):
-        why = f"{shown(detail['input'])} is not a JSON object of {', '.join(_model_at(path).model_fields)}"
-    elif detail["type"] == "value_error":
-        why = str(detail["ctx"]["error"])
-    else:
-        why = f"{detail['msg'][0].lower()}{detail['msg'][1:]}, not {shown(detail['input'])}"
-    return f"measuring rules: {'.'.join(path)}: {why}"
-
-
-def _model_at(path: Sequence[str]) -> type[BaseModel]:
-    """The model of the rules under a path: `timing`, `operands`, or all of them."""
-    model: type[BaseModel] = MeasuringRules
-    for name in path:
-        annotation = model.model_fields[name].annotation
-        kinds = (annotation, *get_args(annotation))  # a rule that may be left out is a model or None
-        model = next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return model
 
 
 # --- the measuring process ---------------------------------------------------------------------------
@@ -331,12 +194,6 @@ def answer_of(
 
 def _killed(why: str) -> Answer:
     return {"failure": {"kind": "killed", "message": why}}
-
-
-def refusal(exit_code: int, message: str) -> FarmError:
-    """The error of a `refused` message of a measuring process."""
-    kinds: tuple[type[FarmError], ...] = (BadInput, ServiceUnavailable, NotFound)
-    return next(kind for kind in kinds if kind.exit_code == exit_code)(detail=message)
 
 
 # --- what people read --------------------------------------------------------------------------------

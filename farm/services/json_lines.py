@@ -9,6 +9,8 @@ import time
 from signal import Signals
 from typing import IO, Any
 
+from farm.errors import BadInput, FarmError, NotFound, ServiceUnavailable
+
 
 class JsonLines:
     """Reads the messages of a process."""
@@ -38,3 +40,9 @@ def how_it_ended(status: int) -> str:
     if number in set(Signals):
         return f"its process was killed by {Signals(number).name}"
     return f"its process ended with status {status}, and did not say what it measured"
+
+
+def refusal(exit_code: int, message: str) -> FarmError:
+    """The error of a `refused` message of a process that measures (`workers.answers`)."""
+    kinds: tuple[type[FarmError], ...] = (BadInput, ServiceUnavailable, NotFound)
+    return next(kind for kind in kinds if kind.exit_code == exit_code)(detail=message)

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from farm.campaign import Campaign
 from farm.cli import progress as following
 from farm.cli.campaigns import direct
-from farm.cli.measure import rules_of
+from farm.cli.measuring_options import rules_of
 from farm.db import batches, devices, jobs, leadership, progress
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
-from farm.cli.measure import rules_of
+from farm.cli.measuring_options import rules_of
 from farm.db import measurements
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity

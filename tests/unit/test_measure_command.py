@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import farm
-from farm.cli import measure
+from farm.cli import measure, measuring_options
+from farm.cli.measuring_options import rules_of
 from farm.devices import Backend, DeviceIdentity
 from farm.errors import (
     BadInput,
@@ -279,32 +280,32 @@ def test_bad_input_is_one_clear_message(
 )
 def test_what_is_wrong_with_rules_is_said(text: str, says: str) -> None:
     with pytest.raises(BadInput) as found:
-        measure.rules_of(text)
+        rules_of(text)
     assert says in str(found.value)
 
 
 def test_every_mistake_in_rules_is_said_at_once() -> None:
     with pytest.raises(BadInput) as found:
-        measure.rules_of('{"timing":{"target_rse":5},"powr":1}', job_seconds=-1.0)
+        rules_of('{"timing":{"target_rse":5},"powr":1}', job_seconds=-1.0)
     assert len(str(found.value).splitlines()) == 3
 
 
 def test_options_go_before_rules() -> None:
     text = '{"power":"none","job_seconds":5,"max_attempts":1}'
-    assert measure.rules_of('{"protocol":"server"}', protocol=ProtocolName.DO_BENCH).protocol == "do-bench"
-    found = measure.rules_of(text, power="all", job_seconds=7.5)
+    assert rules_of('{"protocol":"server"}', protocol=ProtocolName.DO_BENCH).protocol == "do-bench"
+    found = rules_of(text, power="all", job_seconds=7.5)
     assert found == MeasuringRules(power="all", job_seconds=7.5, max_attempts=1)
-    assert measure.rules_of(text) == MeasuringRules(power="none", job_seconds=5, max_attempts=1)
-    assert measure.rules_of("{}") == MeasuringRules()
+    assert rules_of(text) == MeasuringRules(power="none", job_seconds=5, max_attempts=1)
+    assert rules_of("{}") == MeasuringRules()
 
 
 def test_options_change_only_their_own_part_of_a_section() -> None:
     text = '{"timing":{"target_rse":0.1,"warm_l2":true},"operands":{"seed":7}}'
-    found = measure.rules_of(text, warm_l2=False, distribution="ones")
+    found = rules_of(text, warm_l2=False, distribution="ones")
     assert found == MeasuringRules(
         timing=TimingRules(target_rse=0.1, warm_l2=False), operands=OperandRules(distribution="ones", seed=7)
     )
-    assert measure.rules_of("{}", warm_l2=True, seed=3) == MeasuringRules(
+    assert rules_of("{}", warm_l2=True, seed=3) == MeasuringRules(
         timing=TimingRules(warm_l2=True), operands=OperandRules(seed=3)
     )
 
@@ -313,9 +314,9 @@ def test_options_change_only_their_own_part_of_a_section() -> None:
     "text", [*DISTRIBUTIONS, "normal*0.02", "a=normal*0.02 b=zeros", "a=ones*0.5 b=sparse c=integers"]
 )
 def test_every_distribution_can_be_asked_for(text: str) -> None:
-    found = measure.rules_of('{"operands":{"seed":7}}', distribution=text).operands
+    found = rules_of('{"operands":{"seed":7}}', distribution=text).operands
     assert found == operand_rules(text, seed=7)
-    assert measure.rules_of("{}", distribution=found.text, seed=7).operands == found
+    assert rules_of("{}", distribution=found.text, seed=7).operands == found
 
 
 # --- what cannot be measured -------------------------------------------------------------------------
@@ -526,7 +527,7 @@ class Device:
     def measure(
         self, configuration: Configuration, rules: MeasuringRules, explanation: Explanation | None = None
     ) -> Measurement:
-        assert (configuration, rules, explanation) == (Configuration.parse(SMALL), measure.rules_of(QUICK), None)
+        assert (configuration, rules, explanation) == (Configuration.parse(SMALL), rules_of(QUICK), None)
         assert self._measuring is not None
         raise self._measuring
 
@@ -535,7 +536,7 @@ class Device:
 def answers_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], list[dict[str, Any]]]:
     def run(device: Device) -> list[dict[str, Any]]:
         monkeypatch.setattr(devices, "open_device", lambda identity: device)
-        rules = measure.rules_of(QUICK).model_dump(mode="json")
+        rules = rules_of(QUICK).model_dump(mode="json")
         return list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules, "explain": False}))
 
     return run
@@ -571,7 +572,7 @@ def test_the_device_is_locked_while_it_is_open_and_free_afterwards(monkeypatch: 
         return Device(measuring=MeasurementFailed(why="no memory"))
 
     monkeypatch.setattr(devices, "open_device", opened)
-    rules = measure.rules_of(QUICK).model_dump(mode="json")
+    rules = rules_of(QUICK).model_dump(mode="json")
     list(single.measure({"configuration": SMALL, "device": "cpu", "rules": rules, "explain": False}))
     assert looks == [uuid]
     DeviceLock.take(uuid, lock_folder()).release()
@@ -653,7 +654,7 @@ def test_the_line_reads_back_as_the_same_measurement(
     assert Configuration.parse(found["configuration"]) == configuration
     assert found["device"] == uuid
     options = ("power", "job_seconds", "warm_l2", "distribution", "seed")
-    assert measure.rules_of(found["rules"], **{name: found[name] for name in options}) == asked
+    assert rules_of(found["rules"], **{name: found[name] for name in options}) == asked
 
 
 def test_the_line_has_only_what_is_not_the_default() -> None:
@@ -679,7 +680,7 @@ def test_a_recorded_device_is_left_to_the_settings() -> None:
 
 
 def test_the_line_runs_in_a_shell(command: Command) -> None:
-    line = repro_command(Configuration.parse(SMALL), cpu.identify().uuid, measure.rules_of(QUICK))
+    line = repro_command(Configuration.parse(SMALL), cpu.identify().uuid, rules_of(QUICK))
     done = command(*shlex.split(line)[2:], "--json")
     assert json.loads(done.stdout)["device"]["uuid"] == cpu.identify().uuid
 
@@ -699,7 +700,9 @@ def own_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_own_kernel_is_sent_with_its_definition(own_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    requested, definitions = measure.defined(Configuration.parse("source(BM=32,BN=16) 64x64x64 f32"), own_kernels)
+    requested, definitions = measuring_options.defined(
+        Configuration.parse("source(BM=32,BN=16) 64x64x64 f32"), own_kernels
+    )
     (definition,) = definitions
     assert dict(requested.kernel.parameters) == {"BM": 32, "BN": 16, "definition": definition.id}
     found = list[Any]()

@@ -13,7 +13,7 @@ import pytest
 
 import farm
 from farm.campaign import Campaign, KnownDevice, load, plan
-from farm.cli.measure import rules_of
+from farm.cli.measuring_options import rules_of
 from farm.devices import Backend, DeviceKind, DeviceTraits, traits_of_capability
 from farm.kernels import FAMILIES, Configuration
 from farm.repro import repro_command

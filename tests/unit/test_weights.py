@@ -146,7 +146,7 @@ def test_a_server_opens_no_file_and_trusts_no_description(files: dict[str, str],
 
 
 def test_the_command_reads_files_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from farm.cli.measure import rules_of as rules_of_options
+    from farm.cli.measuring_options import rules_of as rules_of_options
 
     monkeypatch.chdir(tmp_path)
     path = safetensors(tmp_path / "w.safetensors", {"layer.0": ("BF16", np.ones((4, 4), "u2"))})
