@@ -17,7 +17,8 @@ from farm.campaign.shape_files import BINARY_SUFFIX, reading_in
 from farm.errors import BadInput, first_line
 from farm.gemm import Problem
 from farm.kernels import Configuration, Kernel
-from farm.kernels.definition import Definition, Language, known
+from farm.kernels.definition import Definition, known
+from farm.kernels.own_code import Language
 from farm.kernels.source import DEFINITION, SOURCE
 
 MAX_PAIRS = 200

@@ -15,7 +15,7 @@ from farm.campaign.trace_texts import GEMMS_SUFFIX, trace_text
 from farm.campaign.weighted import Weighted
 from farm.errors import FarmError
 from farm.gemm import Shape
-from farm.kernels.definition import Language
+from farm.kernels.own_code import Language
 from farm.operands import WEIGHT_SUFFIXES
 
 MAX_SHAPES = 100_000

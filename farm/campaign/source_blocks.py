@@ -15,16 +15,11 @@ from farm.campaign.shape_files import FileContext, among
 from farm.campaign.values import TEXT, Value, Values, as_list, ordered
 from farm.errors import BadDefinition
 from farm.expressions.tree import BadExpression
-from farm.kernels.definition import (
-    PARAMETER_VALUES,
-    Argument,
-    Definition,
-    Language,
-    expression,
-    number_or_condition,
-    why_bad_code,
-)
+from farm.kernels.definition import PARAMETER_VALUES, Definition
 from farm.kernels.family import OPEN_NAME
+from farm.kernels.own_arguments import Argument
+from farm.kernels.own_code import Language, why_bad_code
+from farm.kernels.own_expressions import expression, number_or_condition
 from farm.kernels.source import DEFINITION
 
 DEFAULT_WARPS, DEFAULT_STAGES = "4", "3"

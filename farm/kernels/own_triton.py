@@ -15,7 +15,8 @@ from farm.kernels.binary import Binary, Template, ordered
 from farm.kernels.toolchains import TRITON
 
 if TYPE_CHECKING:
-    from farm.kernels.definition import Argument, Definition
+    from farm.kernels.definition import Definition
+    from farm.kernels.own_arguments import Argument
 
 TEMPLATE = Template(name="source/triton", path=None, options=(), toolchain=TRITON)
 """Stands for the code of a definition, which the macros name."""

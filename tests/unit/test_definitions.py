@@ -16,16 +16,10 @@ from farm.campaign.source_blocks import SourceBlock
 from farm.devices import DeviceKind, DeviceTraits, traits_of_capability
 from farm.errors import BadBinary, BadDefinition, BadKernelParameter, CampaignFileError
 from farm.kernels import Configuration, Kernel, own_triton
-from farm.kernels.definition import (
-    MAX_CODE_BYTES,
-    MAX_TRITON_BYTES,
-    Definition,
-    Language,
-    extents_of,
-    known,
-    why_not_compilable,
-)
+from farm.kernels.definition import Definition, known
 from farm.kernels.families import binary_from_json
+from farm.kernels.own_arguments import extents_of
+from farm.kernels.own_code import MAX_CODE_BYTES, MAX_TRITON_BYTES, Language, why_not_compilable
 from support.docs_scripts import docs_script
 from support.own_kernels import CODE, ENTRY, TRITON_CODE, defined, in_triton
 

@@ -20,20 +20,10 @@ import numpy as np
 from farm.builds.record import Record
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration, own_triton
-from farm.kernels.definition import (
-    ADDED,
-    EXTENTS,
-    GROUP_OFFSETS,
-    MATRICES,
-    POINTERS,
-    SCALARS,
-    Argument,
-    Definition,
-    Language,
-    Launch,
-    extents_of,
-    known,
-)
+from farm.kernels.definition import Definition, known
+from farm.kernels.own_arguments import ADDED, EXTENTS, GROUP_OFFSETS, MATRICES, POINTERS, SCALARS, Argument, extents_of
+from farm.kernels.own_code import Language
+from farm.kernels.own_launch import Launch
 from farm.kernels.source import DEFINITION
 from workers.devices.cuda_errors import cuda_name
 from workers.kernels.base import BoundKernel, CardContext, Placement
