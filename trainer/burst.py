@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from farm.forest.burst import Bursts
-from farm.forest.columns import Floats, Text
+from farm.forest.numeric import Floats
+from farm.forest.text_columns import Text
 from farm.forest.trees import Trees
 
 _Array = np.ndarray[Any, np.dtype[Any]]

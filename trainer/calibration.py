@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from farm.forest.columns import OUTPUTS, Bools, Floats, Text
+from farm.forest.columns import OUTPUTS
+from farm.forest.numeric import Bools, Floats
 from farm.forest.predictor import CLAIM, UNMEASURED, Interval, groups_of, half_widths, widening
 from farm.forest.reach import Reach
+from farm.forest.text_columns import Text
 
 CLAIMS = (0.5, 0.8, 0.9, 0.95)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from farm.forest.card import Card
-from farm.forest.columns import IS_SPARSE, Configurations
+from farm.forest.columns import IS_SPARSE
+from farm.forest.completed_rows import Configurations
 from farm.forest.physics import SPARSE_SPEED_UP, compulsory_bytes, flops_of
 from farm.gemm import INPUT_TYPES, ElementType
 from farm.gpus import Gpu, find_gpu

@@ -13,7 +13,8 @@ from scipy.optimize import least_squares
 
 from farm.forest.card import Card
 from farm.forest.choice import CONSTANTS, KERNELS, OF_KERNELS, TILES, Choices, kinds, sizes_of, time_ms
-from farm.forest.columns import Configurations, Floats
+from farm.forest.completed_rows import Configurations
+from farm.forest.numeric import Floats
 from farm.forest.physics import Work
 from farm.kernels import FAMILIES
 from trainer.blas import one_thread

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from farm.forest.card import Card
-from farm.forest.columns import Floats
 from farm.forest.energy import W_PER_PJ_PER_MS, Efforts, Energies
+from farm.forest.numeric import Floats
 
 MIN_ROWS = 100
 """Rows with power below which a forest learns the power itself: a sum of a dozen terms would fit any of them."""

@@ -16,11 +16,12 @@ from farm.both_times import time_of
 from farm.forest.burst import BURST_ROWS, Bursts, inputs
 from farm.forest.card import Card
 from farm.forest.choice import Choices
-from farm.forest.columns import Configurations, Vocabulary
+from farm.forest.completed_rows import Configurations
 from farm.forest.features import efforts_of, loops_of, see
 from farm.forest.predictor import POWER, ROOFLINE, ROWS_AT_ONCE, RUNTIME, SLOWDOWN, Interval, Predictor
 from farm.forest.timing import Timing
 from farm.forest.trees import Trees
+from farm.forest.vocabulary import Vocabulary
 from trainer.burst import fit_bursts
 from trainer.cards import card_of
 from trainer.choice import fit_choices

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
-from farm.forest.columns import Array, Floats
+from farm.forest.numeric import Array, Floats
 
 _SHARE = 0.05
 """Damping adds this share of the curvature (Marquardt) and a constant of 1 (Levenberg)."""

@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 import farm.forest
-from farm.forest.columns import OUTPUTS, REQUIRED, TEXTS, WITH_DEFAULT, Vocabulary
+from farm.forest.columns import OUTPUTS, REQUIRED, TEXTS, WITH_DEFAULT
 from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, Predictor
+from farm.forest.vocabulary import Vocabulary
 from farm.registry import load_pyfunc, mlflow_warnings_ignored
 from farm.registry.outputs import UNITS, definitions
 

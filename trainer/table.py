@@ -16,19 +16,10 @@ from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import (
-    BIAS,
-    GATE,
-    GROUPED,
-    NONE,
-    REQUIRED,
-    WITH_DEFAULT,
-    Array,
-    Bools,
-    FamilyKnowledge,
-    Vocabulary,
-)
+from farm.forest.columns import BIAS, GATE, GROUPED, NONE, REQUIRED, WITH_DEFAULT
+from farm.forest.numeric import Array, Bools
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
+from farm.forest.vocabulary import FamilyKnowledge, Vocabulary
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, ElementType, ElementTypes
 from farm.kernels import FAMILIES

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from farm.errors import TestRowsInTraining
-from farm.forest.columns import Floats
+from farm.forest.numeric import Floats
 from farm.forest.predictor import CLAIM, Predictor
 from farm.formatting import scalars_text
 from farm.gemm import ADDED_COLUMNS

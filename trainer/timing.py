@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from farm.forest.card import Card
-from farm.forest.columns import Array, Floats
+from farm.forest.numeric import Array, Floats
 from farm.forest.timing import CONSTANTS, LEVELS, OF_TILES, Loops, Timing, start, time_ms
 from trainer.blas import one_thread
 from trainer.normal_equations import NormalEquations

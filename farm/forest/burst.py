@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from .card import Card
-from .columns import Array, Floats, Text
 from .energy import Energies
 from .features import Seen
+from .numeric import Array, Floats
+from .text_columns import Text
 from .trees import Grove, Trees
 
 BURST_ROWS = 50

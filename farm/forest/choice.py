@@ -17,7 +17,8 @@ import numpy as np
 
 from .arrays import Expected, read_arrays, require
 from .card import Card
-from .columns import Array, Configurations, Floats
+from .completed_rows import Configurations
+from .numeric import Array, Floats
 from .physics import LOAD_BYTES, Work, load_bytes
 
 KERNELS = 16

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from .card import Card
-from .columns import Configurations, Floats, Text, Vocabulary
+from .completed_rows import Configurations
+from .numeric import Floats
 from .physics import Tiling, Work
+from .text_columns import Text
+from .vocabulary import Vocabulary
 
 _EDGE = 128
 """Of the tiles that a kernel is taken to have where they are not known."""

@@ -15,10 +15,13 @@ import numpy as np
 
 from .card import Card
 from .choice import COMPARED, Choices, Foretold
-from .columns import BYTES_OF_B, EXTENTS, IS_SPARSE, OF_KIND, Array, Configurations, Floats, Vocabulary
+from .columns import BYTES_OF_B, EXTENTS, IS_SPARSE, OF_KIND
+from .completed_rows import Configurations
 from .energy import Efforts
+from .numeric import Array, Floats
 from .physics import LIBRARY_TILES, Library, Tiling, Work, bytes_of_b, load_bytes, reference_ms, scale_and_bias_bytes
 from .timing import Loops, Timing, time_ms
+from .vocabulary import Vocabulary
 
 _MANY_WAVES = 64.0
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from .columns import Array, Bools, Floats
+from .numeric import Array, Bools, Floats
 
 MAX_GROUPS = 4096
 """As in problems of the farm."""

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .columns import BYTES_OF_B, Configurations, Floats
+from .columns import BYTES_OF_B
+from .completed_rows import Configurations
+from .numeric import Floats
 from .physics import Tiling
 
 _MULTIPLE = 16

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .card import Card
-from .columns import BIAS, BYTES_OF_B, IS_SPARSE, Configurations, Floats, stacked
+from .columns import BIAS, BYTES_OF_B, IS_SPARSE
+from .completed_rows import Configurations
+from .numeric import Floats, stacked
 
 LIBRARY_TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 """Tiles that vendors' libraries have kernels of, for every type."""

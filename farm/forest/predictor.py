@@ -15,13 +15,18 @@ from .arrays import BadFiles, Expected, read_arrays, require
 from .burst import Bursts, inputs
 from .card import Card
 from .choice import Choices
-from .columns import EXTENTS, OUTPUTS, Array, Bools, Configurations, Floats, Text, Vocabulary, is_table, types_columns
+from .columns import EXTENTS, OUTPUTS, types_columns
+from .completed_rows import Configurations
 from .described import FORMAT, WITHOUT_BATCH, WITHOUT_BURST, WITHOUT_SCALE, WITHOUT_WAITS, description_of
 from .energy import Energies
 from .features import Seen, see
+from .numeric import Array, Bools, Floats
+from .raw_values import is_table
 from .reach import PROBLEM_NUMBERS, Measured, Reach
+from .text_columns import Text
 from .timing import Timing
 from .trees import Grove, Trees
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .columns import EXTENTS, Array, Bools, Configurations, Floats, Text, Vocabulary, stacked, whole_keys
+from .columns import EXTENTS
+from .completed_rows import Configurations
+from .numeric import Array, Bools, Floats, stacked, whole_keys
+from .text_columns import Text
+from .vocabulary import Vocabulary
 
 FAR = 3.0
 """Octaves beyond which a row lies outside of what was measured: errors there are twice those of near rows, and more."""

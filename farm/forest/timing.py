@@ -16,9 +16,12 @@ import numpy as np
 
 from .arrays import Expected, read_arrays, require
 from .card import Card
-from .columns import BYTES_OF_B, IS_SPARSE, Array, Configurations, Floats, Vocabulary
+from .columns import BYTES_OF_B, IS_SPARSE
+from .completed_rows import Configurations
 from .loads import Loads
+from .numeric import Array, Floats
 from .physics import LOAD_BYTES, Tiling, Work
+from .vocabulary import Vocabulary
 
 CONSTANTS: Mapping[str, float] = {
     # ms of a step of k of a block: always, and where all that it reads comes from memory.

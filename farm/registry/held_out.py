@@ -26,7 +26,7 @@ from farm.registry.trust import Trust
 if TYPE_CHECKING:
     import pandas as pd
 
-    from farm.forest.columns import Floats
+    from farm.forest.numeric import Floats
 
 FOLDER = "held_out"
 """The folder of a training's run."""

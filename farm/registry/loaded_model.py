@@ -15,7 +15,7 @@ from farm.errors import ModelUnreadable, NotPredictable, first_line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from farm.forest.columns import Bools
+    from farm.forest.numeric import Bools
     from farm.forest.predictor import Predictor
     from farm.protocols import Time
     from farm.registry.models import ModelInfo

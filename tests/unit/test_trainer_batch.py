@@ -12,7 +12,7 @@ import pytest
 from farm.errors import NotPredictable, TestRowsInTraining
 from farm.forest.arrays import BadFiles
 from farm.forest.choice import CONSTANTS, KERNELS, TILES, Choices, kinds, time_ms
-from farm.forest.columns import Configurations
+from farm.forest.completed_rows import Configurations
 from farm.forest.features import Seen, loops_of, see
 from farm.forest.physics import LIBRARY_TILES, Library, Tiling, Work
 from farm.forest.predictor import DESCRIPTION, Predictor

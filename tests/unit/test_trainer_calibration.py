@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from farm.forest.columns import OUTPUTS, Floats
+from farm.forest.columns import OUTPUTS
+from farm.forest.numeric import Floats
 from farm.forest.predictor import UNMEASURED, Interval, half_widths
 from support.training_tables import tiled_table
 from trainer.calibration import CLAIMS, FEWEST, bounds, calibrate, out_of_fold_bounds

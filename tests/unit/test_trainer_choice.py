@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from farm.forest.choice import CONSTANTS, Choices, sizes_of, time_ms
-from farm.forest.columns import Floats
 from farm.forest.features import Seen, see
+from farm.forest.numeric import Floats
 from farm.forest.physics import Work
 from farm.forest.predictor import Predictor
 from farm.gpus import find_gpu

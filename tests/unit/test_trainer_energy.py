@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from farm.forest.columns import Floats
 from farm.forest.energy import Energies
+from farm.forest.numeric import Floats
 from farm.forest.predictor import Predictor
 from farm.forest.timing import Timing
 from support.timing_tables import H200, seen, table

@@ -17,7 +17,8 @@ from benchmarks import kinds_learned
 from farm.errors import NotPredictable, TestRowsInTraining, TooFewMeasurements
 from farm.forest.choice import CONSTANTS, KERNELS, TILES, Choices
 from farm.forest.choice import kinds as choice_kinds
-from farm.forest.columns import Configurations, types_columns, types_text
+from farm.forest.columns import types_columns, types_text
+from farm.forest.completed_rows import Configurations
 from farm.forest.features import loops_of, see
 from farm.forest.group_sizes import MAX_GROUPS
 from farm.forest.physics import Library, Tiling, Work

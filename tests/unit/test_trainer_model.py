@@ -16,11 +16,12 @@ from scipy.stats import trim_mean
 from sklearn.ensemble import ExtraTreesRegressor
 
 import farm.forest
-from farm.forest.columns import FROM_ONE, OUTPUTS, Vocabulary
+from farm.forest.columns import FROM_ONE, OUTPUTS
 from farm.forest.physics import compulsory_bytes, flops_of
 from farm.forest.predictor import BOUNDS, DISTANCE, OUTSIDE, ROWS_AT_ONCE, RUNTIME, Interval, Predictor
 from farm.forest.reach import FAR, MAX_PROBLEMS, Measured, positions
 from farm.forest.trees import Grove
+from farm.forest.vocabulary import Vocabulary
 from farm.gemm import ElementTypes, Layout, Problem, Shape
 from farm.kernels import FAMILIES
 from support.training_tables import blas_table, tiled_table

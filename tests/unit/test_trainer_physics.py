@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.forest.columns import Configurations
+from farm.forest.completed_rows import Configurations
 from farm.forest.features import Seen, see
 from farm.forest.physics import LIBRARY_TILES, Library, Tiling, Work, reference_ms
 from farm.gemm import ADDED_COLUMNS

@@ -16,7 +16,8 @@ from farm.errors import NotPredictable, TestRowsInTraining
 from farm.forest.arrays import BadFiles
 from farm.forest.choice import CONSTANTS, KERNELS, TILES, Choices
 from farm.forest.choice import kinds as choice_kinds
-from farm.forest.columns import REQUIRED, WITH_DEFAULT, Configurations, types_columns, types_text
+from farm.forest.columns import REQUIRED, WITH_DEFAULT, types_columns, types_text
+from farm.forest.completed_rows import Configurations
 from farm.forest.described import FORMAT
 from farm.forest.features import loops_of, see
 from farm.forest.physics import Work

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from farm.forest.columns import Floats
 from farm.forest.loads import Loads
+from farm.forest.numeric import Floats
 from farm.forest.physics import Tiling, Work
 from farm.forest.timing import CONSTANTS, Loops, Timing, start, time_ms
 from support.timing_tables import H200, seen, table, triton_table
