@@ -32,11 +32,11 @@ from farm import __version__
 from farm.api import Farm, models
 from farm.api.models import PredictQuery
 from farm.api.results import Identity, OfRow, Results, all_rows, traits_of
-from farm.both_times import time_in
 from farm.devices import DeviceKind
 from farm.errors import BadInput, NothingToExport, NotPredictable, first_line
 from farm.exporters.consumer import Consumer
 from farm.exporters.exporter import Export, ExportedFile
+from farm.exporters.timed_rows import TimedRow, timed_rows
 from farm.formatting import some_of
 from farm.gemm import ElementType, Layout, Shape
 from farm.gpus import Gpu, find_gpu
@@ -157,28 +157,17 @@ def entries_of(found: Results, *, time: Time, chosen: str | None = None) -> tupl
     The kernel is the vendor's library with its own choice, or the fastest one of a chosen family. Figures are medians over the
     kernel's rows.
     """
-    left = dict[str, int]()
-    groups = dict[tuple[str, Shape], dict[Configuration, list[tuple[Mapping[str, Any], float]]]]()
-    for row in found.rows:
-        configuration = Configuration.from_columns(row)
-        layer = layer_type_of(configuration)
-        latency = time_in(row, time)
+
+    def why_not(configuration: Configuration) -> str | None:
+        if layer_type_of(configuration) is None:
+            return f"are no linear layers in {', '.join(LAYER_TYPES)}"
         wanted = configuration.kernel == _LIBRARY if chosen is None else configuration.kernel.family == chosen
-        why = (
-            "are no linear layers in " + ", ".join(LAYER_TYPES) if layer is None
-            else f"are of other kernels than {_LIBRARY.family}'s own choice; see --family" if not wanted
-            else f"have no {time} time" if latency is None
-            else None
-        )  # fmt: skip
-        if why is not None or layer is None or latency is None:
-            left[why or ""] = left.get(why or "", 0) + 1
-            continue
-        kernels = groups.setdefault((layer, configuration.problem.shape), {})
-        kernels.setdefault(configuration, []).append((row, latency))
-    remarks = [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]
+        return None if wanted else f"are of other kernels than {_LIBRARY.family}'s own choice; see --family"
+
+    groups, remarks = timed_rows(found.rows, time, why_not)
     taken = [row for kernels in groups.values() for rows in kernels.values() for row, _ in rows]
     remarks += _differences(taken)
-    entries = [min((_entry(*key, *one) for one in kernels.items()), key=_latency) for key, kernels in groups.items()]
+    entries = [min((_entry(*one) for one in kernels.items()), key=_latency) for kernels in groups.values()]
     return entries, remarks
 
 
@@ -200,18 +189,17 @@ def _latency(entry: Entry) -> float:
     return entry.latency
 
 
-def _entry(
-    gemm_dtype: str, shape: Shape, configuration: Configuration, rows: Sequence[tuple[Mapping[str, Any], float]]
-) -> Entry:
+def _entry(configuration: Configuration, rows: Sequence[TimedRow]) -> Entry:
     def middle(name: str) -> float | None:
         known = [row[name] for row, _ in rows if row[name] is not None]
         return median(known) if known else None
 
     sources = "+".join(sorted({str(row["source"]) for row, _ in rows}))
-    power = middle("power_w")
+    power, gemm_dtype = middle("power_w"), layer_type_of(configuration)
+    assert gemm_dtype is not None, "other rows are left out"
     return Entry(
         gemm_dtype=gemm_dtype,
-        shape=shape,
+        shape=configuration.problem.shape,
         configuration=configuration,
         kernel=str(configuration.kernel),
         latency=median(latency for _, latency in rows),

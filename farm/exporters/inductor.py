@@ -19,12 +19,13 @@ from farm.exporters.exporter import ExportedFile
 from farm.exporters.tuned import TunedChoice, TunedFormat
 from farm.gemm import ElementType, ElementTypes, Problem
 from farm.kernels import BASELINES, Configuration
+from farm.traces.torch_types import dtype_name
 
 TABLE = "inductor_table.json"
 _USE = (
     f"Load {TABLE} into torch._inductor.config.lookup_table.table, and set LookupTableChoices() as the choices handler."
 )
-_DTYPES = {ElementType.BF16: "torch.bfloat16", ElementType.F16: "torch.float16"}
+_TYPES = (ElementType.BF16, ElementType.F16)
 _KEYS = {
     "BLOCK_M": "tile_m",
     "BLOCK_N": "tile_n",
@@ -55,7 +56,7 @@ class Inductor(TunedFormat):
     def why_not(self, configuration: Configuration) -> str | None:
         problem, kernel = configuration.problem, configuration.kernel
         ab = problem.types.ab
-        if ab not in _DTYPES or Problem(problem.shape, ElementTypes.parse(ab), problem.layout) != problem:
+        if ab not in _TYPES or Problem(problem.shape, ElementTypes.parse(ab), problem.layout) != problem:
             return "are no plain products in bf16 or f16"
         if kernel.family == TRITON and dict(kernel.parameters)["tma"]:
             return f"are of {TRITON} with tma, which is another template"
@@ -70,7 +71,7 @@ class Inductor(TunedFormat):
 
 def key_of(problem: Problem, device_name: str) -> str:
     """The key of `torch.mm(a, b)` on a card, with matrices that lie as the layout says."""
-    s, layout, dtype = problem.shape, problem.layout, _DTYPES[problem.types.ab]
+    s, layout, dtype = problem.shape, problem.layout, dtype_name(problem.types.ab)
     a = f"({dtype}, [{s.m}, {s.k}], {[1, s.m] if layout.a_transposed else [s.k, 1]})"
     b = f"({dtype}, [{s.k}, {s.n}], {[1, s.k] if layout.b_transposed else [s.n, 1]})"
     return f"{device_name}+({a}, {b})+mm"

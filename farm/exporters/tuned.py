@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 from farm import __version__
 from farm.api import Farm
 from farm.api.results import all_rows
-from farm.both_times import time_in
 from farm.errors import BadInput, FarmError, NothingToExport, first_line
 from farm.exporters.consumer import Consumer
 from farm.exporters.exporter import Export, ExportedFile
+from farm.exporters.timed_rows import TimedRow, timed_rows
 from farm.gemm import Problem
 from farm.kernels import Configuration
 from farm.paired import PairedResult, Verdict
@@ -148,17 +148,7 @@ class TunedFormat(ABC):
 
         The winner is the proven one with the best ratio, or the kernel with the least median time.
         """
-        left = dict[str, int]()
-        times = dict[Problem, dict[Configuration, list[float]]]()
-        for row in rows:
-            configuration = Configuration.from_columns(row)
-            ms = time_in(row, time)
-            why = f"have no {time} time" if ms is None else self.why_not(configuration)
-            if why is not None or ms is None:
-                left[why or ""] = left.get(why or "", 0) + 1
-                continue
-            times.setdefault(configuration.problem, {}).setdefault(configuration, []).append(ms)
-        remarks = [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]
+        times, remarks = timed_rows(rows, time, self.why_not)
         tried = {problem: kernels for problem, kernels in times.items() if set(kernels) != {self.default(problem)}}
         if len(tried) < len(times):
             remarks.append(f"{len(times) - len(tried):,} problems have rows of the default alone, and are left out.")
@@ -166,7 +156,7 @@ class TunedFormat(ABC):
         return sorted(choices, key=lambda one: (one.problem.shape.n, one.problem.shape.k, one.problem.shape.m)), remarks
 
     def _choice(
-        self, problem: Problem, kernels: Mapping[Configuration, Sequence[float]], proofs: Sequence[Proof]
+        self, problem: Problem, kernels: Mapping[Configuration, Sequence[TimedRow]], proofs: Sequence[Proof]
     ) -> TunedChoice:
         default = self.default(problem)
         checked = [
@@ -175,7 +165,7 @@ class TunedFormat(ABC):
         ]  # fmt: skip
         if won := [one for one in checked if one.proven and one.paired is not None]:
             return min(won, key=lambda one: one.paired.ratio if one.paired is not None else 1.0)
-        fastest = min(kernels, key=lambda one: median(kernels[one]))
+        fastest = min(kernels, key=lambda one: median(ms for _, ms in kernels[one]))
         return next((one for one in checked if one.winner == fastest), TunedChoice(default, fastest))
 
 

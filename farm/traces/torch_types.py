@@ -37,6 +37,11 @@ def torch_type(name: str) -> ElementType:
     return kind
 
 
+def dtype_name(kind: ElementType) -> str:
+    """`torch.bfloat16`, of a type that PyTorch has."""
+    return f"torch.{_TYPES[kind][1]}"
+
+
 def scale_of(a: Sequence[int], b: Sequence[int], *, m: int, n: int, k: int) -> Scale | None:
     """The scale factors of `torch._scaled_mm` with these sizes of `scale_a` and `scale_b`; None where the farm has no such."""
     words = _blocks(a, m, k), _blocks(tuple(reversed(b)), n, k)
