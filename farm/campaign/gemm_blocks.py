@@ -14,7 +14,7 @@ from farm.campaign.problem_blocks import ListingBlock
 from farm.campaign.values import NUMBER, TEXT, Value
 from farm.campaign.weighted import Weighted
 from farm.gemm import Problem
-from farm.kernels import parse_problem, problem_text
+from farm.kernels import parse_problem, problem_line
 from farm.language_models.layer_gemm import LayerGemm
 
 _EXAMPLE = "{8x4096x4096 bf16 nt: 32}"
@@ -23,7 +23,7 @@ _COUNTS = {"type": "object", "additionalProperties": NUMBER, "minProperties": 1}
 
 def text_of_problem(problem: Problem) -> str:
     """A problem as a block has it."""
-    return problem_text(problem, scalars=False)
+    return problem_line(problem, scalars=False)
 
 
 def _problem_of(written: object) -> Problem:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import BadTrace
-from farm.kernels import problem_text
+from farm.kernels import problem_line
 
 GEMMS_SUFFIX = "#gemms"
 """Follows the name of a trace among the names of files."""
@@ -25,7 +25,7 @@ def trace_text(path: Path) -> str:
         raise ValueError(str(error)) from None
     counts = defaultdict[str, float](float)
     for gemm in trace.gemms:
-        counts[problem_text(gemm.problem, scalars=False)] += gemm.count
+        counts[problem_line(gemm.problem, scalars=False)] += gemm.count
     return json.dumps({"gemms": counts, "notes": [f"{path}, {trace.format}: {note}" for note in trace.notes()]})
 
 

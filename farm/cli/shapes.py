@@ -27,7 +27,7 @@ from farm.cli.workload_options import (
 )
 from farm.errors import BadInput, BadStep
 from farm.formatting import counted, problem_text
-from farm.kernels import problem_text as problem_line
+from farm.kernels import problem_line
 from farm.kernels.configuration import problem_columns
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in, built_in_names

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         Kernel,
         parse_problem,
         problem_columns,
+        problem_line,
         problem_of,
-        problem_text,
     )
     from farm.kernels.families import FAMILIES, family_named
     from farm.kernels.family import KernelFamily, Parameter, Reason, Rule

@@ -83,7 +83,7 @@ def _named(rest: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def problem_text(problem: Problem, *, scalars: bool = True) -> str:
+def problem_line(problem: Problem, *, scalars: bool = True) -> str:
     """A problem as one line of text: what follows the kernel in the canonical form of a configuration.
 
     Args:
@@ -177,7 +177,7 @@ class Configuration:
     canonical: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "canonical", f"{self.kernel} {problem_text(self.problem)}")
+        object.__setattr__(self, "canonical", f"{self.kernel} {problem_line(self.problem)}")
 
     def __str__(self) -> str:
         return self.canonical

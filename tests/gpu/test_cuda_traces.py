@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.kernels import problem_text
+from farm.kernels import problem_line
 from farm.traces.formats import read_trace
 from farm.traces.trace import Trace
 
@@ -77,7 +77,7 @@ def recorded(folder: Path, recorder: str, **variables: str) -> None:
 def counts(trace: Trace) -> dict[str, float]:
     found: dict[str, float] = {}
     for gemm in trace.gemms:
-        text = problem_text(gemm.problem, scalars=False)
+        text = problem_line(gemm.problem, scalars=False)
         found[text] = found.get(text, 0) + gemm.count
     return found
 

@@ -16,7 +16,7 @@ from farm.api.plans import GemmOfStep, NoPlan, Planned, PlanQuery, plan
 from farm.db import batches
 from farm.devices import DeviceIdentity
 from farm.errors import BadInput
-from farm.kernels import Configuration, problem_text
+from farm.kernels import Configuration, problem_line
 from farm.language_models.built_in import built_in
 from farm.language_models.steps import Parallelism, layer_gemms
 from farm.model_plans.step_plans import StepPlan
@@ -156,7 +156,7 @@ def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) 
 def test_groups_of_cards_that_share_experts_each_have_so_many_tokens(planned: Callable[..., Planned], put: Put) -> None:
     query = {"gemms": [], "model": "qwen3-30b-a3b", "tokens": [8], "tp": 1, "ep": 2}
     gemms = layer_gemms(built_in("qwen3-30b-a3b"), 8, Parallelism(1, 2))
-    lines = [f"cublaslt(algorithm=0) {problem_text(gemm.problem)}" for gemm in gemms]
+    lines = [f"cublaslt(algorithm=0) {problem_line(gemm.problem)}" for gemm in gemms]
     put(H200, lambda _: row(0.5, power_w=500.0), configurations=configurations(*lines))
     one = only(planned(**query))
     assert one.cards == 2

@@ -12,7 +12,7 @@ from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.trace_texts import notes_of
 from farm.errors import CampaignFileError
 from farm.gemm import ElementTypes, Layout, Problem, Shape
-from farm.kernels import parse_problem, problem_text
+from farm.kernels import parse_problem, problem_line
 from farm.language_models.layer_gemm import LayerGemm
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -35,7 +35,7 @@ def test_a_block_of_gemms_keeps_problems_and_counts_in_one_order() -> None:
     ]
     assert Campaign.from_document(made.document).digest == made.digest
     assert made.size == 2
-    assert [problem_text(one.problem, scalars=False) for one in made.expand()] == list(
+    assert [problem_line(one.problem, scalars=False) for one in made.expand()] == list(
         made.document["problems"][0]["gemms"]
     )
 
@@ -68,7 +68,7 @@ def test_a_wrong_block_of_gemms_is_one_error_with_its_line(problems: str, why: s
 
 def test_the_text_of_a_problem_reads_back() -> None:
     text = "16x64x32 f8e4m3:bf16:f32 nt alpha=0.5 beta=0 scale=row groups=8*2"
-    assert problem_text(parse_problem(text)) == text
+    assert problem_line(parse_problem(text)) == text
 
 
 def test_a_trace_is_its_gemms_here_and_where_only_texts_are_sent(tmp_path: Path) -> None:

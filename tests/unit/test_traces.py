@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import BadTrace
-from farm.kernels import problem_text
+from farm.kernels import problem_line
 from farm.traces import formats, profiler
 from farm.traces.formats import read_trace
 from farm.traces.trace import Trace
@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[1] / "data" / "traces"
 
 
 def counts(trace: Trace) -> dict[str, float]:
-    return {f"{gemm.name} {problem_text(gemm.problem, scalars=False)}": gemm.count for gemm in trace.gemms}
+    return {f"{gemm.name} {problem_line(gemm.problem, scalars=False)}": gemm.count for gemm in trace.gemms}
 
 
 def reads(tmp_path: Path, text: str) -> Trace:

@@ -9,7 +9,7 @@ import pytest
 
 from farm.cli.workload_options import campaign_text
 from farm.errors import BadInput
-from farm.kernels import problem_text
+from farm.kernels import problem_line
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -24,7 +24,7 @@ def test_a_trace_makes_a_campaign_of_its_gemms_and_tells_what_is_left_out(
     assert one.name == "my-trace-1"
     assert one.families == ("cublaslt", "triton")
     assert "8x6144x4096 bf16:bf16:f32 nt" in {
-        problem_text(each.problem, scalars=False) for each in one.expand() if each.kernel.family == "cublaslt"
+        problem_line(each.problem, scalars=False) for each in one.expand() if each.kernel.family == "cublaslt"
     }
     assert "Left out: 1 call: the scale factors VEC16_UE4M3" in " ".join(capsys.readouterr().err.split())
 
