@@ -1,4 +1,4 @@
-"""Whether a definition is right as it is written: its code, names, expressions and arguments. Everything here is pure."""
+"""Finds mistakes in a definition: in its code, names, expressions and arguments. Everything here is pure."""
 
 from __future__ import annotations
 
