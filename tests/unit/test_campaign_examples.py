@@ -20,6 +20,7 @@ from support.known_devices import CPU
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "campaigns").glob("*.yaml"))
+TRACES = ROOT / "tests" / "data" / "traces"
 DOCS = (ROOT / "docs" / "campaigns.md").read_text()
 
 GPU = KnownDevice(
@@ -78,6 +79,7 @@ def test_every_campaign_in_the_documentation_loads(tmp_path, block):
     path = tmp_path / "documented.yaml"
     path.write_text(block)
     (tmp_path / "routing.csv").write_text("3,0,5\n1,1,6\n")
+    (tmp_path / "trace.json.gz").write_bytes((TRACES / "profiler.json").read_bytes())
     assert load(path, limit=1_000_000).size > 0
 
 
