@@ -92,12 +92,12 @@ def parse_configuration(text: str, name: str, *, source: str = "") -> Architectu
     """
     try:
         data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        why = (
-            f"line {error.lineno}: {error.msg}"
-            if isinstance(error, json.JSONDecodeError)
-            else "it is nested too deeply"
-        )
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply"
+        if isinstance(error, json.JSONDecodeError):
+            why = f"line {error.lineno}: {error.msg}"
+        elif isinstance(error, ValueError):  # Python limits the digits of a number
+            why = "a number has too many digits"
         raise BadLanguageModel(where=name, why=f"this is not JSON: {why}") from None
     if not isinstance(data, dict):
         raise BadLanguageModel(

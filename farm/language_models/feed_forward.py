@@ -9,16 +9,14 @@ from farm.language_models.fields import Fields
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "moe_k")
-_WITHOUT_GATES = ("relu2", "relu", "gelu", "gelu_new", "gelu_fast")
+_WITHOUT_GATES = ("relu2", "relu", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 """Activations of feed-forward blocks with two matrices. Gated ones are named by the activation of their gates."""
-
-_GATED_GELU = ("gemma", "gemma2", "gemma3_text")
 
 
 def is_gated(fields: Fields, kind: str) -> bool:
     """Whether the first product has gates and values."""
     activation = str(fields.value("mlp_hidden_act", "hidden_act", "hidden_activation", default="silu"))
-    return activation not in _WITHOUT_GATES or kind in _GATED_GELU
+    return activation not in _WITHOUT_GATES or "gemma" in kind
 
 
 def dense(hidden: int, intermediate: int, *, gated: bool, name: str = "", module: str = "mlp") -> list[Linear]:

@@ -52,6 +52,8 @@ class Layers:
     def _attention(self, layer: int, types: Sequence[str] | None) -> Block:
         fields, hidden, heads = self.fields, self.hidden, self.heads
         kind = types[layer] if types else ""
+        if kind not in _ATTENTION:
+            raise BadLanguageModel(where=fields.where, why=f"layer_types: a layer of {kind!r} is not known")
         linear = fields.inner("linear_attn_config")
         if linear is not None and layer + 1 in (linear.value("kda_layers") or ()):
             return Block(tuple(attention.kimi_delta(linear, hidden)))
@@ -72,7 +74,7 @@ class Layers:
     def _grouped_query(self, layer: int, kind: str) -> list[Linear]:
         fields, hidden, heads = self.fields, self.hidden, self.heads
         kv_heads = fields.number("num_key_value_heads", default=heads)
-        width = fields.number("head_dim", "attention_head_dim", default=hidden // heads)
+        width = self._head_dim("head_dim", "attention_head_dim")
         values = fields.value("v_head_dim")
         pattern = fields.flags("hybrid_layer_pattern", self.count)
         if pattern is not None and pattern[layer]:  # MiMo-V2: 1 is a layer with a sliding window
@@ -89,6 +91,13 @@ class Layers:
         return attention.grouped_query(
             hidden, heads, kv_heads, width, value_dim=values, gate=gate, keys_are_values=shared
         )
+
+    def _head_dim(self, *names: str) -> int:
+        """The width of a head: that of the configuration, or an equal share of the model's."""
+        if self.fields.value(*names) is None and self.hidden % self.heads:
+            why = f"without head_dim, {self.heads} heads do not divide hidden_size, which is {self.hidden}"
+            raise BadLanguageModel(where=self.fields.where, why=why)
+        return self.fields.number(*names, default=self.hidden // self.heads)
 
     def _feed_forward(self, moe: bool) -> Block:
         fields = self.fields
@@ -138,7 +147,7 @@ class Layers:
     def _searched(self) -> list[list[Block]]:
         """Models that an architecture search has shortened: each layer has blocks of its own, or none."""
         found: list[list[Block]] = []
-        head_dim = self.fields.number("head_dim", default=self.hidden // self.heads)
+        head_dim = self._head_dim("head_dim")
         for written in self.fields.value("block_configs"):
             blocks: list[Block] = []
             attending, feeding = written["attention"], written["ffn"]
@@ -156,6 +165,9 @@ class Layers:
             found.append(blocks)
         return found
 
+
+_ATTENTION = ("", "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "deepseek_sparse_attention")  # fmt: skip
+"""What `layer_types` calls the attention of a layer."""
 
 _MIXERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from farm.errors import BadLanguageModel
 from farm.gemm import ElementType, ElementTypes
+from farm.language_models.module_patterns import from_layers, matches, within
 from farm.scale import Scale
 
 
@@ -82,6 +81,9 @@ _PATH_ALIASES = {
 }
 """What modules of layers are called in checkpoints."""
 
+_MAX_PATTERNS = 2**18
+"""Names of modules in a quantisation, times layers."""
+
 
 class Quantization:
     """Which format the weights of a module have, from the `quantization_config` of a checkpoint.
@@ -102,7 +104,10 @@ class Quantization:
         self._where = where
 
     def usual_of(self, layers: Sequence[int], module: str) -> WeightFormat:
-        """The format that a module has in most of these layers."""
+        """The format that a module has in most of these layers. Raises `ValueError`."""
+        patterns = len(self._excluded) + len(self._mixed)
+        if patterns * len(layers) > _MAX_PATTERNS:
+            raise ValueError(f"quantization_config names {patterns:,} modules, too many for {len(layers):,} layers")
         if not self._excluded and not self._mixed:
             return self.format_of(layers[0], module)
         return Counter(self.format_of(layer, module) for layer in layers).most_common(1)[0][0]
@@ -113,7 +118,7 @@ class Quantization:
         if self._excluded and any(self._excludes(path) for path in paths):
             return self.plain
         for name, algorithm in self._mixed.items():
-            if any(_within(name, path) or name.startswith(f"{path}.") for path in paths):
+            if any(within(name, path) or name.startswith(f"{path}.") for path in paths):
                 if algorithm not in _ALGORITHMS:
                     raise BadLanguageModel(
                         where=self._where, why=f"the quantisation {algorithm!r} of {name} is not known"
@@ -124,7 +129,7 @@ class Quantization:
         return self._usual
 
     def _excludes(self, path: str) -> bool:
-        return any(_matches(pattern, path) for pattern in self._excluded)
+        return any(matches(pattern, path) for pattern in self._excluded)
 
 
 def _has_method(written: Mapping[str, Any]) -> bool:
@@ -145,30 +150,7 @@ def _patterns(written: Mapping[str, Any]) -> list[str]:
 def _layers_of(written: Mapping[str, Any]) -> dict[str, str]:
     """The algorithm of each module that has one of its own."""
     layers = written.get("quantized_layers") or {}
-    return {_from_layers(name): str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, dict)}
-
-
-def _from_layers(name: str) -> str:
-    """A name without what stands before `layers.`: models of pictures and text have a prefix more."""
-    at = name.find("layers.")
-    return name if at < 0 else name[at:]
-
-
-def _matches(pattern: str, path: str) -> bool:
-    if pattern.startswith("re:"):
-        return re.match(pattern[3:], f"model.{path}") is not None
-    if pattern.startswith("*"):
-        return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}.*")
-    if "layers." not in pattern:
-        return pattern in path.split(".")
-    return _within(_from_layers(pattern), path)
-
-
-def _within(name: str, path: str) -> bool:
-    """Whether a path is what a name with wildcards names, or in it."""
-    if "*" not in name:
-        return f"{path}.".startswith(f"{name}.")
-    return fnmatchcase(path, name) or fnmatchcase(path, f"{name}.*")
+    return {from_layers(name): str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, dict)}
 
 
 def _usual_format(written: Mapping[str, Any], where: str) -> WeightFormat:

@@ -13,6 +13,7 @@ from farm.errors import BadLanguageModel, BadStep, DoesNotDivide, FarmError, Unk
 from farm.gemm import ElementTypes
 from farm.language_models.built_in import built_in, built_in_names
 from farm.language_models.configuration import parse_configuration
+from farm.language_models.module_patterns import matches
 from farm.language_models.steps import Parallelism, Step, layer_gemms
 from farm.routing import Routing
 from farm.scale import Scale
@@ -21,6 +22,7 @@ LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
     "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "torch_dtype": "bfloat16",
 }  # fmt: skip
+
 MIXTURE = {
     **LLAMA, "model_type": "qwen3_moe", "num_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1024,
 }  # fmt: skip
@@ -180,6 +182,12 @@ def test_a_parallelism_that_does_not_divide_names_what_does_not(over: tuple[int,
         ({**MIXTURE, "num_experts_per_tok": 65}, "a field has a value of another form: a token chooses 65 of 64 experts"),
         ({**MIXTURE, "num_experts": 2**31 - 1}, "num_experts is 2147483647; it is a whole number from 1 to 4,096"),
         ({**MIXTURE, "moe_layer_freq": [1, 0]}, "moe_layer_freq has 2 entries for 32 layers"),
+        ({**MIXTURE, "num_experts": 5000}, "a token chooses 4 of 5000 experts"),
+        ({**LLAMA, "hidden_size": 4100}, "without head_dim, 32 heads do not divide hidden_size, which is 4100"),
+        ({**LLAMA, "layer_types": ["conv"] * 32}, "layer_types: a layer of 'conv' is not known"),
+        ({**LLAMA, "quantization_config": {"quant_method": "fp8", "ignore": ["re:(([a-z._0-9]+)+)+X"]}}, "the pattern re:.* is not understood"),
+        ({**LLAMA, "quantization_config": {"quant_method": "fp8", "ignore": ["re:[z-a]"]}}, "the pattern re:.* is wrong: bad character range"),
+        ({**LLAMA, "quantization_config": {"quant_method": "fp8", "ignore": ["x"] * 9000}}, "names 9,000 modules, too many for 32 layers"),
         ([], "this is no configuration"),
     ],
 )  # fmt: skip
@@ -190,12 +198,34 @@ def test_a_configuration_that_is_not_understood_is_one_clear_error(config: objec
     assert lines(unknown) == lines(LLAMA)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        (r"re:.*\.gate$", ["mlp.gate"]),
+        (r"re:model\.layers\.\d+\.mlp\.(gate|up)_proj.*", ["mlp.gate_proj"]),
+        (r"re:.*gate", ["mlp.gate", "mlp.gate_proj"]),
+        (r"re:.*layers\.[^0].*", []),
+        ("re:" + ".*[a-z]+" * 30 + "X", []),
+    ],
+)
+def test_regular_expressions_of_checkpoints_are_matched_in_linear_time(pattern: str, named: list[str]) -> None:
+    modules = ("mlp.gate", "mlp.gate_proj", "self_attn.o_proj")
+    assert [module for module in modules if matches(pattern, f"layers.0.{module}")] == named
+
+
+def test_feed_forward_blocks_of_architectures_with_a_plain_gelu_have_no_gates() -> None:
+    activation = {"hidden_act": "gelu_pytorch_tanh"}
+    assert "up_proj" in lines({**LLAMA, **activation, "model_type": "starcoder2"})
+    assert "gate_up_proj" in lines({**LLAMA, **activation, "model_type": "gemma2"})
+
+
 def test_other_bad_input_is_one_clear_error() -> None:
     for step, message in (
         (lambda: Step(0), "tokens is 0"),
         (lambda: Step(4, sequences=5), "sequences is 5; there are 1 to 4"),
         (lambda: layer_gemms(built_in("gpt-oss-20b"), Step(4, training=True)), "gpt-oss-20b: weights of the format mxfp4 are not trained"),
         (lambda: parse_configuration("{\n x}", "mine"), "mine: this is not JSON: line 2"),
+        (lambda: parse_configuration("1" * 5000, "mine"), "mine: this is not JSON: a number has too many digits"),
     ):  # fmt: skip
         with pytest.raises(FarmError, match=message):
             step()
