@@ -81,7 +81,10 @@ class Inductor:
     def read(self, lines: Lines, found: Gemms) -> None:
         read = _Read()
         for line in lines:
-            read.line(line, found)
+            try:
+                read.line(line, found)
+            except ValueError:
+                raise lines.wrong("it has a number that is not understood; the line is damaged") from None
         read.add_to(found)
 
 

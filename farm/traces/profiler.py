@@ -117,7 +117,7 @@ _Add = Callable[[str, _Inputs, int, Gemms], None]
 
 
 def _mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
-    _Product(inputs, 0, 1).add(name, calls, found, d=inputs.type(0))
+    _Product(inputs, 0, 1).add(name, calls, found, d=inputs.numbered(2) or inputs.type(0))
 
 
 def _int_mm(name: str, inputs: _Inputs, calls: int, found: Gemms) -> None:
@@ -163,7 +163,9 @@ def _add_scaled(
     name: str, product: _Product, calls: int, found: Gemms, *, d: ElementType, bias: int, scales: tuple[int, int]
 ) -> None:
     inputs, (_, m, n, k) = product.inputs, product.sizes
-    scale = scale_of(*(inputs.matrix(place) for place in scales), m=m, n=n, k=k)
+    of_a, of_b = (inputs.matrix(place) for place in scales)
+    # vLLM has those of the columns of B one below the other, as its checkpoints.
+    scale = scale_of(of_a, of_b, m=m, n=n, k=k) or scale_of(of_a, of_b[::-1], m=m, n=n, k=k)
     if scale is None or any(inputs.type(place) is not ElementType.F32 for place in scales):
         raise ValueError("scale factors that the farm has not")
     product.add(name, calls, found, d=d, scale=scale, fused=Fusion.BIAS if inputs.given(bias) else Fusion.NONE)
@@ -253,7 +255,7 @@ def _events(name: str, chunks: Iterable[str]) -> Iterator[tuple[int, Any]]:
             return
         try:
             event, end = decoder.raw_decode(text, place)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # a ValueError alone for a number with too many digits
             more = next(source, None) if len(text) - place < _MAX_EVENT else None
             if more is not None:
                 text, place = text[place:] + more, 0
@@ -358,7 +360,7 @@ def _time(event: Mapping[str, Any], name: str) -> float:
     found = event.get(name, 0)
     try:
         time = float(found)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         time = math.nan
     if not math.isfinite(time):
         raise ValueError(f"{name} of an event of {str(event.get('name'))[:40]} is {str(found)[:20]!r}, not a time")

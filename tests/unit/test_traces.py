@@ -176,6 +176,33 @@ def test_scale_factors_of_later_versions_are_read_by_their_recipes(tmp_path: Pat
     assert trace.left_out == {"aten::_scaled_mm_v2: scale factors that the farm has not": 1}
 
 
+def test_a_product_has_the_type_and_the_scale_factors_that_its_call_gives(tmp_path: Path) -> None:
+    def call(name: str, sizes: list[list[int]], types: list[str], *values: str) -> dict[str, object]:
+        strides = [
+            [1, size[0]] if place == name.count("scaled") + 1 else [size[-1], 1] for place, size in enumerate(sizes)
+        ]
+        lists = {"Input Dims": sizes, "Input Strides": strides, "Input type": types, "Concrete Inputs": values}
+        return event(name, args=lists, tid=str(lists))
+
+    f8, of_vllm = "c10::Float8_e4m3fn", "_C::cutlass_scaled_mm"
+    operands = [[16, 48], [16, 256], [256, 48]], ["c10::BFloat16", f8, f8, "float", "float"]
+    trace = reads(
+        tmp_path,
+        json.dumps(
+            [
+                call("aten::mm", [[8, 64], [64, 96], [0]], ["c10::BFloat16"] * 2 + [""], "", "", "6"),
+                call(of_vllm, [*operands[0], [16, 1], [48, 1]], operands[1]),
+                call(of_vllm, [*operands[0], [1], [1]], operands[1]),
+            ]
+        ),
+    )
+    assert counts(trace) == {
+        "mm 8x96x64 bf16:f32:f32 nt": 1,
+        "cutlass_scaled_mm 16x48x256 f8e4m3:bf16:f32 nt scale=row": 1,
+        "cutlass_scaled_mm 16x48x256 f8e4m3:bf16:f32 nt scale=tensor": 1,
+    }
+
+
 def test_events_of_one_line_without_the_usual_frame_are_read(tmp_path: Path) -> None:
     events = [
         event(),
@@ -202,6 +229,9 @@ def test_events_of_one_line_without_the_usual_frame_are_read(tmp_path: Path) -> 
         (json.dumps([event(ts=float("nan"))]), ":1: ts of an event of aten::mm is 'nan', not a time"),
         ('{"traceEvents": [\n{"ph": "X"},\n{"ph": oops},\n]}', ":3: it is not JSON from here on"),
         ('{"traceEvents": [\n{"ph": "X"},\n', ":3: it is not JSON from here on, or it is cut off"),
+        ('[\n{"ts": ' + "1" * 5000 + "}]", ":2: it is not JSON from here on, or it is cut off"),
+        (json.dumps([event(ts=10**400)]), ":1: ts of an event of aten::mm is '1000"),
+        ("x\nAUTOTUNE mm(8x64, 64x96)\nstrides: [1 2, 1]", ":3: it has a number that is not understood"),
         ("GemmTunableOp_float_NT,nt_8_8_8\nGemmTunableOp_float_NT,nt_8\n", ":2: 'GemmTunableOp_float_NT,nt_8' is no line of"),
         ("x\n[t][cublasLt][1][Trace][cublasLtMatmul] A=0X1 Adesc=[type=R_16F\n", ":2: the call of cublasLtMatmul has no Adesc"),
         (
