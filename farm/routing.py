@@ -15,6 +15,8 @@ from farm.gemm import number_text
 from farm.groups import Groups
 
 MAX_EXPONENT = 10
+MAX_DRAWS = 2**24
+"""Choices of experts in one request: about 20 s."""
 _RULES = "write balanced, uniform, or zipf with its exponent as in zipf 1.2"
 _ZIPF = re.compile(r"zipf\s+(\d{1,3}(?:\.\d{1,9})?)", re.ASCII)
 _DECIMAL = Context(prec=40)

@@ -28,7 +28,16 @@ from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import read_configuration
 from farm.language_models.layer_gemm import LayerGemm
-from farm.language_models.steps import DEFAULT_TOKENS, MAX_GPUS, MAX_RANK, Parallelism, Step, layer_gemms
+from farm.language_models.steps import (
+    DEFAULT_TOKENS,
+    MAX_GPUS,
+    MAX_RANK,
+    Parallelism,
+    Step,
+    check_draws,
+    draws,
+    layer_gemms,
+)
 from farm.language_models.steps import MAX_TOKENS as MAX_TOKENS_OF_STEP
 from farm.model_plans.fastest_kernel import FastestKernel
 from farm.model_plans.step_plans import NotCovered, OtherCost, StepPlan, cheapest, most_doubtful, step_plan
@@ -277,14 +286,17 @@ def _steps(query: PlanQuery) -> tuple[str, list[str], list[_Step]]:
     else:
         architecture = read_configuration(query.config, query.model or "the configuration")
     sharing = Parallelism(tp=query.tp, ep=query.ep)
-    steps = [_model_step(architecture, query, tokens, sharing) for tokens in dict.fromkeys(query.tokens)]
+    of_tokens = {
+        tokens: Step(tokens, query.sequences, training=query.training, rank=query.lora_rank) for tokens in query.tokens
+    }
+    check_draws(sum(draws(architecture, step, sharing) for step in of_tokens.values()), [*of_tokens])
+    steps = [_model_step(architecture, step, sharing) for step in of_tokens.values()]
     return architecture.name, list(architecture.notes), steps
 
 
-def _model_step(architecture: Architecture, query: PlanQuery, tokens: int, sharing: Parallelism) -> _Step:
-    step = Step(tokens, query.sequences, training=query.training, rank=query.lora_rank)
+def _model_step(architecture: Architecture, step: Step, sharing: Parallelism) -> _Step:
     return _Step(
-        tokens=tokens,
+        tokens=step.tokens,
         gemms=layer_gemms(architecture, step, sharing),
         not_covered=not_covered(architecture, step, sharing),
         cards=sharing.tp * sharing.replicas,

@@ -23,10 +23,9 @@ from farm.errors import BadGroups
 from farm.gemm import MAX_EXTENT, Problem, Shape
 from farm.groups import MAX_GROUPS, Groups
 from farm.language_models.built_in import built_in
-from farm.routing import Routing, parse_recorded, parse_routings
+from farm.routing import MAX_DRAWS, Routing, parse_recorded, parse_routings
 
 MAX_TOKENS = 2**17
-MAX_DRAWS = 2**24
 """Choices that are drawn for one block, which takes up to 20 s."""
 
 MAX_SEED = 2**32 - 1

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from farm.campaign.axes import Axis, AxisKey, shown
-from farm.campaign.expert_blocks import MAX_DRAWS, MAX_SEED
+from farm.campaign.expert_blocks import MAX_SEED
 from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.problem_blocks import Block, types_of
 from farm.campaign.shape_files import FileContext, among
@@ -22,11 +22,10 @@ from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import parse_configuration
 from farm.language_models.layer_gemm import LayerGemm
-from farm.language_models.steps import MAX_GPUS, MAX_RANK, Parallelism, Step, layer_gemms
-from farm.routing import Routing
+from farm.language_models.steps import MAX_GPUS, MAX_RANK, MAX_TOKENS, Parallelism, Step, layer_gemms
+from farm.routing import MAX_DRAWS, Routing
 from farm.scale import Scale
 
-MAX_TOKENS = 2**20
 MAX_STEPS = 4096
 """Steps of one block: numbers of tokens times ways to share the model."""
 
@@ -172,6 +171,8 @@ class LanguageModelBlock(Block):
             if draws > MAX_DRAWS:
                 why = f"up to {draws:,} choices of experts would be drawn, and the limit is {MAX_DRAWS:,}; use smaller numbers, or routing: balanced"
                 raise wrong_key(type(self), "tokens", why)
+        if self.types is None and self.scale is not Scale.NONE:
+            raise wrong_key(type(self), "scale", "scale factors go with types; add types, as in types: f8e4m3")
         if not self.gemms:
             raise wrong_key(type(self), "layers", f"{self.model.name} has no layers of experts")
         return self
@@ -202,9 +203,11 @@ class LanguageModelBlock(Block):
         return tuple(found)
 
     def _step(self, tokens: int, over: Parallelism) -> list[LayerGemm]:
+        # Without the layers of experts, no choices are drawn.
+        routing = Routing.parse("balanced") if self.layers is LayerChoice.DENSE else self.routing
         step = Step(
             tokens=tokens, sequences=self.sequences or None, training=self.training, fused=self.projections is Projections.FUSED,
-            rank=self.lora_rank, routing=self.routing, seed=self.seed, types=self.types, scale=self.scale,
+            rank=self.lora_rank, routing=routing, seed=self.seed, types=self.types, scale=self.scale,
         )  # fmt: skip
         return [gemm for gemm in layer_gemms(self.model, step, over) if self.layers.has(gemm)]
 

@@ -88,7 +88,7 @@ def _named_files(data: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             yield ("problems", *i, "trace"), trace.strip() + GEMMS_SUFFIX
         model = block.get("model") if isinstance(block, dict) else None
         if is_file(model):
-            yield ("problems", *i, "model"), str(model)
+            yield ("problems", *i, "model"), str(model).strip()
         for key in ("domain", "routing"):
             for j, source in entries_of(block.get(key) if isinstance(block, dict) else None):
                 if isinstance(source, dict) and isinstance(source.get("file"), str) and source["file"].strip():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from farm.campaign.axes import Axis, parse_part
-from farm.campaign.language_model_blocks import MAX_TOKENS, LayerChoice
+from farm.campaign.language_model_blocks import LayerChoice
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.workload_options import (
@@ -32,7 +32,7 @@ from farm.kernels.configuration import problem_columns
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in, built_in_names
 from farm.language_models.layer_gemm import LayerGemm
-from farm.language_models.steps import Parallelism, Step, layer_gemms
+from farm.language_models.steps import MAX_TOKENS, Parallelism, Step, layer_gemms
 
 _TOKENS = "128"
 
@@ -94,6 +94,8 @@ def shapes(
         ]
         for number in _numbers(tokens)
     }
+    if not any(steps.values()):
+        raise BadInput(detail=f"--layers {layers}: {architecture.name} has no such layers.")
     if as_json:
         emit_json(
             {"model": _about(architecture), "tp": tp, "ep": ep, "training": training}

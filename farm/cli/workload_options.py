@@ -239,7 +239,7 @@ def configuration_file(name: str) -> Path | None:
     path = Path(name)
     if is_file(name):
         return path
-    return path / "config.json" if path.is_dir() else None
+    return path / "config.json" if name.strip() and path.is_dir() else None
 
 
 def architecture_of(name: str) -> Architecture:

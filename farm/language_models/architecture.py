@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from farm.errors import DoesNotDivide
-from farm.groups import MAX_GROUPS
 from farm.language_models.weight_formats import WeightFormat
 
 
@@ -131,10 +130,7 @@ class Experts:
 
     def __post_init__(self) -> None:
         numbers = (self.experts, self.top_k, self.hidden, self.intermediate)
-        if (
-            any(type(number) is not int or number < 1 for number in numbers)
-            or not self.top_k <= self.experts <= MAX_GROUPS
-        ):
+        if any(type(number) is not int or number < 1 for number in numbers) or self.top_k > self.experts:
             raise ValueError(
                 f"a token chooses {self.top_k!r} of {self.experts!r} experts of {self.hidden!r} x {self.intermediate!r}"
             )

@@ -11,7 +11,7 @@ from farm.groups import Groups
 from farm.language_models.architecture import Architecture, Experts, Linear, Phase, divided
 from farm.language_models.layer_gemm import LayerGemm
 from farm.language_models.weight_formats import BF16, WeightFormat, training_types
-from farm.routing import Routing
+from farm.routing import MAX_DRAWS, Routing
 from farm.scale import Scale
 
 DEFAULT_TOKENS = (1, 8, 128, 2048)
@@ -21,6 +21,9 @@ MAX_TOKENS = 2**20
 MAX_GPUS = 2**16
 MAX_RANK = 2**14
 _BLOCK = 128
+_EIGHT_BIT_MULTIPLE = 16
+"""Tensor cores multiply 8-bit floats whose lines are whole multiples of it; engines fill the rows of an expert up to it."""
+
 UNIFORM = Routing.parse("uniform")
 
 
@@ -103,6 +106,20 @@ class Step:
         return Phase.DECODE if not self.training and self.rows_of_head == self.tokens else Phase.PREFILL
 
 
+def draws(architecture: Architecture, step: Step, parallelism: Parallelism) -> int:
+    """How many choices of experts `layer_gemms` draws for a step."""
+    if step.routing.exponent is None:
+        return 0
+    return step.tokens * parallelism.replicas * sum(one.top_k for one in architecture.experts)
+
+
+def check_draws(count: int, tokens: object) -> None:
+    """Raises `BadStep` for more choices of experts than one request may draw."""
+    if count > MAX_DRAWS:
+        why = f"{count:,} choices of experts would be drawn, and the limit is {MAX_DRAWS:,}; use fewer tokens"
+        raise BadStep(name="tokens", value=tokens, why=why)
+
+
 def layer_gemms(
     architecture: Architecture,
     step: Step | int,
@@ -117,9 +134,10 @@ def layer_gemms(
 
     Raises:
         DoesNotDivide: Something cannot be shared by so many GPUs.
-        BadStep: The step cannot be computed in the types of the checkpoint.
+        BadStep: The step cannot be computed in the types of the checkpoint, or has too many tokens to draw their experts.
     """
     step = Step(step) if isinstance(step, int) else step
+    check_draws(draws(architecture, step, parallelism), step.tokens)
     counts: dict[tuple[str, Problem], float] = {}
     for gemm in _Pass(architecture, step, parallelism).gemms():
         key = gemm.name, gemm.problem
@@ -157,13 +175,13 @@ class _Pass:
                 yield from self._adapters(part, rows, k)
 
     def _adapters(self, linear: Linear, rows: int, k: int) -> Iterator[LayerGemm]:
-        """The two products of adapters: to the rank, for all outputs at once, and from it, for each."""
+        """The two products of adapters: to the rank, for all outputs at once, and from it, for each. They have the types of the head."""
         tp, model, rank = self.parallelism.tp, self.architecture.name, self.step.rank
-        parts = linear.parts()
-        yield from self._product(f"{linear.name}.lora_a", Shape(rows, rank * len(parts), k), BF16, linear.count)
+        parts, plain = linear.parts(), self._format(self.architecture.linears[-1].weights, quantized=False)
+        yield from self._product(f"{linear.name}.lora_a", Shape(rows, rank * len(parts), k), plain, linear.count)
         for part in parts:
             n = sum(output.on_one(tp, model) for output in part.outputs)
-            yield from self._product(f"{part.name}.lora_b", Shape(rows, n, rank), BF16, linear.count)
+            yield from self._product(f"{part.name}.lora_b", Shape(rows, n, rank), plain, linear.count)
 
     def _format(self, weights: WeightFormat | None, *, quantized: bool = True) -> WeightFormat:
         types = self.step.types
@@ -191,7 +209,7 @@ class _Pass:
         """
         types, scale, some = weights.types, weights.scale, Shape(2, 2, 2)
         if types.ab.low_bit_weights or types.ab is ElementType.I8:
-            why = f"weights of the format {weights.name} are not trained; give types, as in bf16"
+            why = f"weights of the format {weights.name} are not trained; give the types of a campaign's block, as in types: bf16"
             raise BadStep(name="training", value=True, why=f"{self.architecture.name}: {why}")
         if types.ab is not ElementType.F8E4M3:
             return Problem(some, types, Layout.NN), Problem(some, types, Layout.TN)
@@ -240,6 +258,7 @@ class _Pass:
         yield LayerGemm(f"{name}.input_gradient", replace(of_input, shape=Shape(rows, k, n), groups=groups), count)
         if not self.step.rank:
             # Groups along k are no problem of the farm: a batch with the mean of their rows stands for them.
-            mean = Shape(n, k, -(-rows // groups.active))
-            problem = replace(of_weights, shape=mean, batch=groups.active)
+            multiple = _EIGHT_BIT_MULTIPLE if of_weights.types.ab.bits == 8 else 1
+            mean = -(-rows // groups.active // multiple) * multiple
+            problem = replace(of_weights, shape=Shape(n, k, mean), batch=groups.active)
             yield LayerGemm(f"{name}.weight_gradient", problem, count)

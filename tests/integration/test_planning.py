@@ -147,6 +147,8 @@ def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) 
         planned(gemms=[], model="llama-3.1-8b", cards=2)
     with pytest.raises(BadInput, match="one number"):
         planned(tokens=[1, 2])
+    with pytest.raises(BadInput, match="18,874,360 choices of experts would be drawn"):
+        planned(model="qwen3-30b-a3b", gemms=[], tokens=[2**20, 2**20 - 1, 2**18])
     with pytest.raises(BadInput, match="nvidia-l4 has none"):
         planned(on=[CARD, "nvidia-l4"], price=[f"{CARD}=1"])
     with pytest.raises(BadInput, match="write a time above 0 with its unit"):

@@ -50,6 +50,8 @@ def test_layers_choose_and_routing_without_layers_is_a_block_of_experts() -> Non
     assert "16x5120x2048 bf16:bf16:f32 nt" in dense
     assert not experts.keys() & dense.keys()
     assert counts(campaign(f"{{{rest}, routing: balanced, layers: all}}")) == experts | dense
+    # Nothing is drawn for the layers of experts.
+    assert counts(campaign("{model: qwen3-30b-a3b, tokens: 1048576, ep: 128, layers: dense}"))
     block = campaign(f"{{{rest}, routing: balanced, types: bf16, layouts: nt}}").document["problems"][0]
     assert block["experts"] == 128
 
@@ -83,6 +85,7 @@ def test_a_configuration_travels_with_the_campaign(tmp_path: Path) -> None:
         ("model: llama-3.1-8b, tokens: 8, layers: experts", r"layers: llama-3.1-8b has no layers of experts"),
         ("model: llama-3.1-8b, tokens: 1..5000", r"tokens: the block has 5,000 steps, and the limit is 4,096"),
         ("model: deepseek-v3, tokens: [1048576, 1048575, 1048574]", r"tokens: up to .* choices of experts would be drawn"),
+        ("model: llama-3.1-8b, tokens: 8, scale: row", r"scale: scale factors go with types; add types"),
         ("model: llama-3.1-8b, tokens: 8, types: f16, scale: row:row", r"scale: 'row:row' names no scale factors"),
         ("model: llama-3.1-8b, tokens: 8, types: f16, scale: 'none:row'", r"scale: The scale factors none:row do not go with f16"),
         ("model: llama-3.1-8b, tokens: 8, beta: 1", r"beta: the model decides its problems; remove beta"),
@@ -127,6 +130,8 @@ def test_shapes_are_listed_without_a_database(tmp_path: Path) -> None:
         (["gpt.json"], "gpt.json: the configuration has no hidden_size; the architecture gpt2 is not known"),
         (["none.json"], "none.json: there is no such file"),
         (["llama-3.1-8b", "--tokens", "0"], "--tokens 0: 0 is zero"),
+        (["llama-3.1-8b", "--layers", "experts"], "--layers experts: llama-3.1-8b has no such layers"),
+        ([""], "There is no language model ''"),
         (["llama-3.1-8b", "--list"], "Name a language model, or a trace"),
         (["--trace", "x.log", "--tp", "4"], "--tp without a language model: name one too"),
     ):
