@@ -23,21 +23,27 @@ def read_others(path: Path) -> list[OtherOfStep]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadInput(detail=f"{path} is larger than {MAX_BYTES:,} bytes.")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark of the encoding
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(detail=f"{path} cannot be read: {error}") from None
-    rows = _csv_rows(text) if path.suffix.lower() == ".csv" else _listed(path, text)
+    rows = _csv_rows(path, text) if path.suffix.lower() == ".csv" else _listed(path, text)
     if not rows:
         raise BadInput(detail=f"{path} has no rows. Its columns are {', '.join(COLUMNS)}; name and ms are required.")
     return [_row(path, number, row) for number, row in enumerate(rows, 1)]
 
 
-def _csv_rows(text: str) -> list[Any]:
-    """Each row with the cells that are not empty."""
-    return [
-        {(name or "").strip(): value.strip() for name, value in row.items() if isinstance(value, str) and value.strip()}
-        for row in csv.DictReader(text.splitlines())
-    ]
+def _csv_rows(path: Path, text: str) -> list[Any]:
+    """Each row with the cells that are not empty. Raises `BadInput`, also for a row with more cells than columns: `1,5` for 1.5."""
+    try:
+        rows = list(csv.DictReader(text.strip().splitlines()))
+    except csv.Error as error:
+        raise BadInput(detail=f"{path} cannot be read: {error}") from None
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            raise BadInput(
+                detail=f"{path}, row {number}: there are more cells than columns. Write decimals with a point."
+            )
+    return [{name.strip(): value.strip() for name, value in row.items() if value and value.strip()} for row in rows]
 
 
 def _listed(path: Path, text: str) -> list[Any]:

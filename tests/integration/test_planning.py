@@ -70,12 +70,12 @@ def configurations(*lines: str) -> list[Configuration]:
 def test_the_fastest_measured_kernel_counts_and_predictions_fill_the_rest(
     planned: Callable[..., Planned], put: Put
 ) -> None:
-    times = {0: 2.0, 3: 0.5, 7: 0.3}
+    times = {0: 2.0, 3: 0.5, 7: 0.3, 9: 0.2}
     lines = [f"cublaslt(algorithm={rank}) {QKV}" for rank in times]
 
     def taken(one: Configuration) -> Any:
         rank = dict(one.kernel.parameters)["algorithm"]
-        changes = {"clock_policy": "locked:1980"} if rank == 7 else {}
+        changes = {7: {"clock_policy": "locked:1980"}, 9: {"distribution": "zeros"}}.get(rank, {})
         return row(times[rank], runtime_burst_ms=times[rank] / 2, power_w=600.0, **changes)
 
     put(H200, taken, configurations=configurations(*lines))
