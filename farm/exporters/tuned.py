@@ -1,8 +1,9 @@
 """Tuned kernels for other tools: which kernel of each problem a file names, and why it may.
 
-The fastest row of a campaign is often noise. A tuned kernel is therefore written only if a paired measurement (`farm.paired`) shows at
-95% that it is faster than what the tool does by default. Otherwise the default is written. `tuned.json` next to the tool's files says
-which of both each problem has, with the ratio and its interval.
+The fastest row of a campaign is often noise. The fastest kernel is therefore written only if a paired measurement (`farm.paired`) shows
+at 95% that it is faster than what the tool does by default. Otherwise the default is written. Proofs of other kernels do not count: the
+best of several would be proven by chance more often. `tuned.json` next to the tool's files says which of both each problem has, with
+the ratio and its interval.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TunedChoice:
 
     Attributes:
         default: What the tool runs without a file.
-        winner: What is faster, as far as is known.
+        winner: The kernel with the least median time.
         paired: The winner's time over the default's; None where nothing compared them.
     """
 
@@ -146,27 +147,28 @@ class TunedFormat(ABC):
     ) -> tuple[list[TunedChoice], list[str]]:
         """A choice for each problem, and remarks on rows that are left out.
 
-        The winner is the proven one with the best ratio, or the kernel with the least median time.
+        The winner is the kernel with the least median time, and of several proofs of it the weakest counts: rows chose what is
+        proven, and no result of a proof does.
         """
         times, remarks = timed_rows(rows, time, self.why_not)
         tried = {problem: kernels for problem, kernels in times.items() if set(kernels) != {self.default(problem)}}
         if len(tried) < len(times):
             remarks.append(f"{len(times) - len(tried):,} problems have rows of the default alone, and are left out.")
         choices = [self._choice(problem, kernels, proofs) for problem, kernels in tried.items()]
+        winners = {(choice.default, choice.winner) for choice in choices}
+        if others := sum((one.base, one.head) not in winners for one in proofs):
+            remarks.append(
+                f"{others:,} proofs do not compare the default of a problem with its fastest kernel, and are left out."
+            )
         return sorted(choices, key=lambda one: (one.problem.shape.n, one.problem.shape.k, one.problem.shape.m)), remarks
 
     def _choice(
         self, problem: Problem, kernels: Mapping[Configuration, Sequence[TimedRow]], proofs: Sequence[Proof]
     ) -> TunedChoice:
         default = self.default(problem)
-        checked = [
-            TunedChoice(default, one.head, one.paired)
-            for one in proofs if one.base == default and self.why_not(one.head) is None
-        ]  # fmt: skip
-        if won := [one for one in checked if one.proven and one.paired is not None]:
-            return min(won, key=lambda one: one.paired.ratio if one.paired is not None else 1.0)
         fastest = min(kernels, key=lambda one: median(ms for _, ms in kernels[one]))
-        return next((one for one in checked if one.winner == fastest), TunedChoice(default, fastest))
+        checked = [one.paired for one in proofs if (one.base, one.head) == (default, fastest)]
+        return TunedChoice(default, fastest, max(checked, key=lambda one: one.interval[1], default=None))
 
 
 @dataclass(frozen=True, slots=True)

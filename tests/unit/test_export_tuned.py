@@ -105,16 +105,26 @@ def test_a_winner_is_proven_where_its_interval_excludes_no_change(interval: tupl
     assert (choice.proven, choice.written) == (proven, winner if proven else default)
 
 
-def test_the_proven_kernel_goes_before_the_fastest_row(tmp_path: Path) -> None:
-    other, weaker = (SMALL.replace("stages=4", f"stages={stages}") for stages in (5, 3))
+def test_only_a_proof_of_the_fastest_kernel_counts(tmp_path: Path) -> None:
+    slower = SMALL.replace("stages=4", "stages=5")
+    base = default_of("vllm", SMALL)
+    rows = row(SMALL, 0.01), row(slower, 0.02)
+    of_another = proofs(tmp_path / "another.json", (base, slower, 0.7, 0.75))
+    export = exported("vllm", *rows, given=[of_another])
+    (choice,) = json.loads(export.files[1].content)["choices"]
+    assert (choice["winner"], choice["written"]) == (Configuration.parse(SMALL).canonical, "default")
+    assert export.remarks[0].startswith("1 proofs do not compare the default of a problem with its fastest kernel")
+    own = proofs(tmp_path / "own.json", (base, SMALL, 0.80, 0.84))
+    assert json.loads(exported("vllm", *rows, given=[of_another, own]).files[0].content)["8"]["num_stages"] == 4
+
+
+def test_of_several_proofs_of_a_kernel_the_weakest_counts(tmp_path: Path) -> None:
     base = default_of("vllm", SMALL)
     proof = proofs(
-        tmp_path / "checks.json", (base, weaker, 0.9, 0.95), (base, SMALL, 0.80, 0.84), (base, other, 0.7, 1.2)
+        tmp_path / "checks.json", (base, SMALL, 0.80, 0.84), (base, SMALL, 0.9, 1.1), (base, SMALL, 0.7, 0.8)
     )
-    rows = row(SMALL, 0.02), row(other, 0.01)
-    assert json.loads(exported("vllm", *rows, given=[proof]).files[0].content)["8"]["num_stages"] == 4
-    (choice,) = json.loads(exported("vllm", *rows).files[1].content)["choices"]
-    assert choice["winner"] == Configuration.parse(other).canonical
+    (choice,) = json.loads(exported("vllm", row(SMALL, 0.01), given=[proof]).files[1].content)["choices"]
+    assert (choice["written"], choice["interval"]) == ("default", [0.9, 1.1])
 
 
 def test_rows_that_the_files_cannot_name_are_left_out() -> None:
