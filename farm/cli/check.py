@@ -15,7 +15,7 @@ import typer
 from farm.cli.check_view import Compared, Run
 from farm.cli.measuring_options import DeviceOption, ProtocolOption, RulesOption, SourceOption, defined, rules_of
 from farm.cli.output import JsonOption, emit_json
-from farm.errors import BadInput, NotMeasured
+from farm.errors import BadInput, FarmError, NotMeasured
 from farm.kernel_versions import Pair, campaign_with, pairs_of
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
@@ -115,13 +115,22 @@ def check(
         "seconds": seconds,
     }
     run = Run(compared, threshold)
-    if compared.pairs:
-        _measure(run, request)
+    try:
+        if compared.pairs:
+            _measure(run, request)
+    except FarmError:
+        if run.answers:
+            _show(run, as_json=as_json)
+        raise
+    _show(run, as_json=as_json)
+    run.end()
+
+
+def _show(run: Run, *, as_json: bool) -> None:
     if as_json:
         emit_json(run.document())
     else:
         run.print()
-    run.end()
 
 
 # --- what is compared ---------------------------------------------------------------------------
@@ -206,7 +215,11 @@ def _lean(rules: MeasuringRules) -> MeasuringRules:
 
 
 def _measure(run: Run, request: Answer) -> None:
-    """Measures until all is known, or Ctrl-C. No process is left running."""
+    """Measures until all is known, or Ctrl-C. No process is left running.
+
+    Raises:
+        FarmError: The device cannot be used, or not any more. The run has what was measured before.
+    """
     from farm.cli.progress import counting  # it imports the farm's API
 
     total = len(run.compared.pairs)

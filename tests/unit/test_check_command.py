@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 import farm
-from farm.errors import BadInput
+from farm.cli.check import check as check_command
+from farm.errors import BadInput, FarmError
 from farm.kernel_versions import Pair, campaign_with, pairs_of
 from farm.kernels import Configuration
 from farm.paired import Arm
@@ -93,6 +94,24 @@ def test_an_environment_in_which_nothing_starts_is_one_message(command: Command)
     done = command(FAST, "--head-env", "PYTHONHOME=/nowhere", *ON_RECORDING)
     assert done.returncode == 6
     assert "could not be measured (killed): its process ended with status 1" in done.stderr
+
+
+@pytest.mark.parametrize(("known", "printed"), [(1, 1), (0, 0)])
+def test_results_are_shown_where_the_device_is_lost_after_them(
+    known: int, printed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = {
+        "name": "two", "problems": [{"shapes": "2048x2048x512", "types": "f32"}],
+        "kernels": [{"family": "tiled", "tile": [28, 16]}],
+    }  # fmt: skip
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(campaign))
+    result = {"pair": 0, "result": {"verdict": "unchanged", "ratio": 1.0}}
+    lost = {"refused": {"exit_code": 3, "message": "the device is lost"}}
+    monkeypatch.setattr("farm.cli.check.measured_in_turn", lambda _: iter([*[result] * known, lost]))
+    with pytest.raises(FarmError, match="the device is lost"):
+        check_command(campaign=tmp_path / "two.yaml", head_env=["A=1"], as_json=True)
+    documents = capsys.readouterr().out
+    assert len(json.loads(documents)["checks"] if documents else []) == printed
 
 
 def test_ctrl_c_shows_what_is_known_and_leaves_nothing_behind(tmp_path: Path) -> None:
