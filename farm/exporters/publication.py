@@ -6,6 +6,7 @@ lie on any disk or web server. A reader uses nothing of a folder whose files are
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -31,6 +33,11 @@ MAX_SIGNATURE_BYTES = 2**16
 """Size of the signature, which is read before anything is known of it."""
 
 FETCH_SECONDS = 60.0
+"""Time limit for the next bytes of a server."""
+
+MAX_SECONDS = 600.0
+"""Time limit for a file of a server, from the connection to the last byte."""
+
 AS_IT_IS = {"Accept-Encoding": "identity"}
 """Files are fetched uncompressed: a few bytes that are compressed can be any number of bytes."""
 
@@ -180,23 +187,33 @@ def _reading(where: str) -> Fetch:
 def _fetching(where: str) -> Fetch:
     import httpx
 
-    def fetch(name: str) -> bytes:
-        content = bytearray()
-        try:
-            with httpx.stream(
-                "GET", f"{where.rstrip('/')}/{name}", headers=AS_IT_IS, timeout=FETCH_SECONDS, follow_redirects=True
-            ) as answer:
-                if answer.status_code == httpx.codes.NOT_FOUND:
-                    raise NoPublication(where=where, why=f"it has no {name}")
-                answer.raise_for_status()
-                if "Content-Encoding" in answer.headers:
-                    raise PublicationUnreachable(where=where, why=f"its server compresses {name}")
-                for block in answer.iter_raw():
-                    content += block
-                    _check_size(where, name, len(content))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise PublicationUnreachable(where=where, why=first_line(error)) from None
+    async def content_of(name: str) -> bytes:
+        content, parts = bytearray(), urlsplit(where)
+        url = parts._replace(path=f"{parts.path.rstrip('/')}/{name}", fragment="").geturl()
+        async with (
+            asyncio.timeout(MAX_SECONDS),
+            httpx.AsyncClient(headers=AS_IT_IS, timeout=FETCH_SECONDS, follow_redirects=True) as client,
+            client.stream("GET", url) as answer,
+        ):
+            if answer.status_code == httpx.codes.NOT_FOUND:
+                raise NoPublication(where=where, why=f"it has no {name}")
+            answer.raise_for_status()
+            if "Content-Encoding" in answer.headers:
+                raise PublicationUnreachable(where=where, why=f"its server compresses {name}")
+            async for block in answer.aiter_raw():
+                content += block
+                _check_size(where, name, len(content))
         return bytes(content)
+
+    def fetch(name: str) -> bytes:
+        try:
+            return asyncio.run(content_of(name))
+        except TimeoutError:
+            raise PublicationUnreachable(where=where, why=f"{name} took longer than {MAX_SECONDS:g} s") from None
+        except (httpx.InvalidURL, ValueError):  # whose messages repeat parts of the URL, as of its password
+            raise PublicationUnreachable(where=where, why="it is not a URL") from None
+        except httpx.HTTPError as error:
+            raise PublicationUnreachable(where=where, why=first_line(error)) from None
 
     return fetch
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -184,11 +187,27 @@ def test_a_server_that_does_not_answer_is_one_clear_message(signer: Signer) -> N
         read("http://127.0.0.1:1/public", [signer.public])
 
 
+@pytest.mark.parametrize(
+    "where",
+    ["http://ann:pw1@127.0.0.1:1/public", "http://ann:pw1@[bad/public", "http://ann:pw1/x@127.0.0.1:1/public"],
+)
+def test_a_message_does_not_repeat_a_password(where: str) -> None:
+    with pytest.raises(PublicationUnreachable, match=r"http://\*\*\*@.* cannot be read") as found:
+        read(where, [])
+    assert "pw1" not in str(found.value)
+
+
 class Files(SimpleHTTPRequestHandler):
-    """Serves a folder under /public; /moved leads there; /compressed says that it is compressed."""
+    """Serves a folder under /public; /moved leads there; /compressed says that it is compressed; the headers of /slow take seconds."""
 
     def do_GET(self) -> None:
-        if self.path.startswith("/moved"):
+        if self.path.startswith("/slow"):
+            with suppress(OSError):  # the reader has left
+                for byte in b"HTTP/1.0 404 Not here\r\n" + b"Slow: yes\r\n" * 10 + b"\r\n":
+                    self.wfile.write(bytes([byte]))
+                    self.wfile.flush()
+                    time.sleep(0.02)
+        elif self.path.startswith("/moved"):
             self.send_response(301)
             self.send_header("Location", self.path.replace("moved", "public"))
             self.end_headers()
@@ -201,7 +220,7 @@ class Files(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def translate_path(self, path: str) -> str:
-        return str(Path(self.directory, PurePath(path).name))
+        return str(Path(self.directory, PurePath(urlsplit(path).path).name))
 
     def log_message(self, *_: object) -> None:
         """Nothing is logged."""
@@ -217,7 +236,7 @@ def server(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize("path", ["/public", "/public/", "/moved"])
+@pytest.mark.parametrize("path", ["/public", "/public/", "/moved", "/public?key=1", "/public/?key=a/b#part"])
 def test_a_published_folder_is_read_from_a_server(server: str, path: str, signer: Signer) -> None:
     assert read(server + path, [signer.public]) == bands_of(fleet())
 
@@ -234,6 +253,14 @@ def test_what_a_server_sends_is_limited_before_its_signature_is_known(
     (folder / SIGNATURE).unlink()
     with pytest.raises(NoPublication, match=r"it has no signature\.json"):
         read(f"{server}/public", [signer.public])
+
+
+def test_a_file_has_a_time_limit_even_if_bytes_come_all_the_time(
+    server: str, signer: Signer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farm.exporters.publication.MAX_SECONDS", 0.1)
+    with pytest.raises(PublicationUnreachable, match=r"signature\.json took longer than 0\.1 s"):
+        read(f"{server}/slow", [signer.public])
 
 
 def test_a_power_of_0_is_none() -> None:
