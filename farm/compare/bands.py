@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from farm.kernels import Configuration
+from farm.kernels.source import SOURCE
 
 FORMAT = 1
 """The format of published bands. A reader refuses another one."""
@@ -161,8 +162,8 @@ def _digests(by_card: _ByCard) -> list[BandDigest]:
 
 
 def _computed(row: Row) -> tuple[str, int, str] | None:
-    """Kernel, seed and digest of a row that has all of them."""
-    if row["kernel_hash"] is None or row["result_digest"] is None:
+    """Kernel, seed and digest of a row that has all of them. Each row of an own kernel has another seed, so no two can be compared."""
+    if row["kernel_hash"] is None or row["result_digest"] is None or row["family"] == SOURCE.name:
         return None
     return row["kernel_hash"], row["seed"], row["result_digest"]
 

@@ -73,6 +73,12 @@ def test_the_digest_of_a_band_is_that_of_most_cards() -> None:
     assert split.digests == []
 
 
+def test_own_kernels_have_no_digest_because_each_row_has_another_seed() -> None:
+    own = Configuration.parse("source(definition=1) 64x64x64 f32").columns()
+    (band,) = bands_of([{**one, **own, "seed": number} for number, one in enumerate(fleet())])
+    assert band.digests == []
+
+
 @pytest.mark.parametrize(
     ("changes", "standing"),
     [
