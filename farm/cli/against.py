@@ -14,6 +14,7 @@ from farm.compare.bands import Band, CardStanding, Standing, standings
 from farm.errors import BadInput, FarmError, NotFound
 from farm.exporters import publication
 from farm.formatting import some_of
+from farm.masking import masked
 from farm.measurement import Source
 from farm.settings import settings
 from farm.signing import Purpose
@@ -60,13 +61,18 @@ def compare(query: Comparing, where: str, *, others: bool, as_json: bool) -> Non
     bands = publication.read(where, signing_keys.trusted(settings(), Purpose.PUBLICATION))
     chosen = {name: getattr(query, name) for name in _CONDITIONS}
     sources = None if query.any_source else [Source.MEASURED]
+    types = [one for one in _types(bands) if query.type in (None, one)]
     with farm_of(settings()) as farm:
-        rows = operations.all_rows(farm, None, source=sources, **chosen).rows
+        rows = [
+            row
+            for one in types
+            for row in operations.all_rows(farm, None, source=sources, **chosen | {"type": one}).rows
+        ]
     found = standings(bands, rows)
     if not found:
-        raise NothingPublished(where=where, types=_types(bands))
+        raise NothingPublished(where=where, types=some_of(_types(bands)) or "no type")
     if as_json:
-        emit_json({"against": where, "cards": [one.model_dump() for one in found]})
+        emit_json({"against": masked(where), "cards": [one.model_dump() for one in found]})
     else:
         _CARDS.print(_line(one) for one in found)
     outside = [one for one in found if one.standing is not Standing.WITHIN]
@@ -76,8 +82,8 @@ def compare(query: Comparing, where: str, *, others: bool, as_json: bool) -> Non
         raise CardsOutside(cards=cards, count=f"{len(outside)} {'is' if len(outside) == 1 else 'are'}", which=which)
 
 
-def _types(bands: list[Band]) -> str:
-    return some_of(sorted({band.device_type for band in bands})) or "no type"
+def _types(bands: list[Band]) -> list[str]:
+    return sorted({band.device_type for band in bands})
 
 
 def _line(one: CardStanding) -> tuple[object, ...]:

@@ -6,15 +6,19 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from farm.api.comparing import Comparing
+from farm.api.results import Results
+from farm.cli import against
 from farm.compare.bands import Standing, bands_of, percentiles, standings
 from farm.errors import FarmError, NothingToExport
 from farm.exporters.publication import (
@@ -267,6 +271,29 @@ def test_a_file_has_a_time_limit_even_if_bytes_come_all_the_time(
     monkeypatch.setattr("farm.exporters.publication.MAX_SECONDS", 0.1)
     with pytest.raises(PublicationUnreachable, match=r"signature\.json took longer than 0\.1 s"):
         read(f"{server}/slow", [signer.public])
+
+
+def test_only_rows_of_the_published_types_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queries = []
+
+    def ask(_: object, **query: Any) -> Results:
+        queries.append(query["type"])
+        rows = [row(99, 1.1, device_type=query["type"], measured_at=None)]
+        return Results.model_construct(rows=rows, identity=None, commands=None, next=None)
+
+    bands = bands_of([*fleet(), *fleet(device_type="newer")])
+    monkeypatch.setattr(against.publication, "read", lambda *_: bands)
+    monkeypatch.setattr(against.signing_keys, "trusted", lambda *_: [])
+    monkeypatch.setattr(against, "farm_of", lambda _: nullcontext(SimpleNamespace(rows_at_once=1000, ask=ask)))
+    against.compare(Comparing(), "https://ann:pw1@example.org/public", others=False, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert queries == [one["device_type"] for one in document["cards"]] == ["card", "newer"]
+    assert document["against"] == "https://***@example.org/public"
+    queries.clear()
+    against.compare(Comparing(type="newer"), "public", others=False, as_json=True)
+    assert queries == ["newer"]
 
 
 def test_a_power_of_0_is_none() -> None:
