@@ -43,7 +43,7 @@ from farm.errors import BadInput
 from farm.kernels import Configuration
 from farm.paired import Arm, PairedResult, Verdict, compared, log_ratio, order_of
 from farm.protocols import PROTOCOLS, ProtocolName
-from farm.services.json_lines import JsonLines, how_it_ended
+from farm.services.json_lines import JsonLines, NoMessage
 from farm.services.measuring_in_turn import START_SECONDS
 from farm.services.process_groups import end_with_parent
 from farm.settings import environment_for_children
@@ -78,8 +78,7 @@ class ArmProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self._process.stdout is not None
-        self._messages = JsonLines(self._process.stdout)
+        self._messages = JsonLines(self._process)
         self._send(json.dumps(self._request))
         answer = self._next(START_SECONDS, f"its device was not open after {START_SECONDS:g} s")
         if "opened" not in answer:
@@ -106,16 +105,11 @@ class ArmProcess:
 
     def _next(self, seconds: float, late: str) -> Answer:
         """The next message, or a failure where the process has ended or is late. Then it is closed."""
-        assert self._process is not None
         try:
-            answer = self._messages.next(seconds)
-            why = how_it_ended(self._process.wait()) if answer is None else ""
-        except TimeoutError:
-            answer, why = None, late
-        if answer is None:
+            return self._messages.next(seconds, late)
+        except NoMessage as error:
             self.close()
-            return {"failure": {"kind": "killed", "message": why}}
-        return answer
+            return error.answer
 
     def close(self) -> None:
         """Ends the process."""

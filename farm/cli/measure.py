@@ -27,7 +27,7 @@ from farm.errors import BadInput, NotMeasured, SoakFailed
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules
 from farm.operands import DISTRIBUTIONS
-from farm.services.json_lines import JsonLines, how_it_ended, refusal
+from farm.services.json_lines import JsonLines, NoMessage, refusal
 from farm.services.measuring_in_turn import GRACE_SECONDS, START_SECONDS
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children, settings
@@ -174,26 +174,20 @@ def answer_of(
     """
     environment = environment_for_children()
     with start_guarded(command, environment=environment, grace_s=GRACE_SECONDS, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        messages, late = JsonLines(process.stdout), f"its device was not open after {start_seconds:g} s"
+        messages, late = JsonLines(process), f"it took longer than {job_seconds:g} s"
         try:
-            answer = messages.next(start_seconds)
-            if answer is not None and "opened" in answer:
+            answer = messages.next(start_seconds, f"its device was not open after {start_seconds:g} s")
+            if "opened" in answer:
                 opened(answer)
-                late = f"it took longer than {job_seconds:g} s"
-                answer = messages.next(job_seconds)
-            while answer is not None and "soaking" in answer:
+                answer = messages.next(job_seconds, late)
+            while "soaking" in answer:
                 soaking(answer["soaking"])
-                answer = messages.next(job_seconds)
-            return _killed(how_it_ended(process.wait())) if answer is None else answer
-        except TimeoutError:
-            return _killed(late)
+                answer = messages.next(job_seconds, late)
+        except NoMessage as error:
+            answer = error.answer
         finally:
             end_guarded(process)
-
-
-def _killed(why: str) -> Answer:
-    return {"failure": {"kind": "killed", "message": why}}
+    return answer
 
 
 # --- what people read --------------------------------------------------------------------------------

@@ -7,34 +7,45 @@ import os
 import select
 import time
 from signal import Signals
-from typing import IO, Any
+from subprocess import Popen
+from typing import Any
 
 from farm.errors import BadInput, FarmError, NotFound, ServiceUnavailable
 
 
-class JsonLines:
-    """Reads the messages of a process."""
+class NoMessage(Exception):
+    """A process gave no further message. Its text says why."""
 
-    def __init__(self, stdout: IO[bytes]) -> None:
-        self._file = stdout.fileno()
+    @property
+    def answer(self) -> dict[str, Any]:
+        """A failure of a measurement, as the process itself would have reported it."""
+        return {"failure": {"kind": "killed", "message": str(self)}}
+
+
+class JsonLines:
+    """Reads the messages of a process, whose standard output is a pipe."""
+
+    def __init__(self, process: Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._process, self._file = process, process.stdout.fileno()
         self._read = b""
 
-    def next(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if the process ended without one. Raises `TimeoutError`."""
+    def next(self, seconds: float, late: str) -> dict[str, Any]:
+        """The next message. Raises `NoMessage` if the process ends without one, or with `late` after that time."""
         end = time.monotonic() + seconds
         while b"\n" not in self._read:
             if not select.select([self._file], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise TimeoutError
+                raise NoMessage(late)
             block = os.read(self._file, 65_536)
             if not block:
-                return None
+                raise NoMessage(_how_it_ended(self._process.wait()))
             self._read += block
         line, _, self._read = self._read.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
-def how_it_ended(status: int) -> str:
+def _how_it_ended(status: int) -> str:
     """The meaning of an exit status. A guardian exits with 128 plus the signal that ended its program."""
     number = -status if status < 0 else status - 128
     if number in set(Signals):

@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from farm import python_program
-from farm.services.json_lines import JsonLines, how_it_ended
+from farm.services.json_lines import JsonLines, NoMessage
 from farm.services.processes import end_guarded, start_guarded
 from farm.settings import environment_for_children
 
@@ -39,21 +39,18 @@ def measured_in_turn(request: Mapping[str, Any]) -> Generator[Answer]:
                 command, environment=environment_for_children(), grace_s=GRACE_SECONDS, stdout=subprocess.PIPE
             )
         )
-        assert process.stdout is not None
-        messages = JsonLines(process.stdout)
+        messages = JsonLines(process)
         # It ends what is late itself. Between two messages it may start two processes, and measure four times.
         patience_s = 2 * START_SECONDS + 5 * float(request["rules"]["job_seconds"])
         pairs_left = len(request["pairs"])
         try:
             while pairs_left:
-                answer = messages.next(patience_s)
-                if answer is None:
-                    answer = {"failure": {"kind": "killed", "message": how_it_ended(process.wait())}}
+                answer = messages.next(patience_s, f"nothing was measured for {patience_s:g} s")
                 yield answer
                 if answer.keys() & {"refused", "failure"} and "pair" not in answer:
                     return
                 pairs_left -= "pair" in answer
-        except TimeoutError:
-            yield {"failure": {"kind": "killed", "message": f"nothing was measured for {patience_s:g} s"}}
+        except NoMessage as error:
+            yield error.answer
         finally:
             end_guarded(process)
