@@ -20,12 +20,17 @@ def built_in_names() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".json") for file in _DATA.iterdir() if file.name.endswith(".json")))
 
 
-@cache
 def built_in(name: str) -> Architecture:
     """The language model of that name, `llama-3.1-8b`, or of that repository, `meta-llama/Llama-3.1-8B`. Raises `UnknownLanguageModel`."""
     short = short_name(name)
     if short not in built_in_names():
         raise UnknownLanguageModel(value=name, hint=_hint(short))
+    return _read(short)
+
+
+@cache
+def _read(short: str) -> Architecture:
+    """By the name of its file: names of repositories, of which there are any number, are not kept."""
     written = json.loads((_DATA / f"{short}.json").read_text("utf-8"))
     return read_configuration(written["config"], short, source=written["source"])
 

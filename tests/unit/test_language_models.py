@@ -227,6 +227,10 @@ def test_feed_forward_blocks_of_architectures_with_a_plain_gelu_have_no_gates() 
     assert "gate_up_proj" in lines({**LLAMA, **activation, "model_type": "gemma2"})
 
 
+def test_names_of_repositories_are_not_kept() -> None:
+    assert built_in("someone/Llama-3.1-8B") is built_in("llama-3.1-8b")
+
+
 def test_other_bad_input_is_one_clear_error() -> None:
     for step, message in (
         (lambda: Step(0), "tokens is 0"),
