@@ -252,6 +252,17 @@ ADDED_COLUMNS: Mapping[str, int | str] = {
 PROBLEM_COLUMNS = ("m", "n", "k", "ab", "cd", "acc", "layout", "alpha", "beta", *ADDED_COLUMNS)
 """The columns of a row that make its problem."""
 
+PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
+    "layout": tuple(Layout),
+    "ab": INPUT_TYPES,
+    "cd": OUTPUT_TYPES,
+    "acc": OUTPUT_TYPES,
+    "scale": tuple(Scale),
+    "fused": tuple(Fusion),
+    "sparsity": tuple(Sparsity),
+}
+"""Those that expressions compare with words, and their words."""
+
 
 def added_columns(of: object) -> dict[str, Any]:
     """The values of `ADDED_COLUMNS` of a problem, or of anything with attributes of their names."""

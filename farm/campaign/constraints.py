@@ -8,22 +8,10 @@ from functools import cache
 from farm.expressions import parser
 from farm.expressions.parser import Vocabulary
 from farm.expressions.tree import BadExpression, Expression
-from farm.fusion import Fusion
-from farm.gemm import INPUT_TYPES, OUTPUT_TYPES, Layout
+from farm.gemm import PROBLEM_WORDS
 from farm.kernels import FAMILIES
-from farm.scale import Scale
-from farm.sparsity import Sparsity
 
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "flops", "bytes", "intensity", "groups", "active_groups")
-PROBLEM_WORDS: dict[str, tuple[str, ...]] = {
-    "layout": tuple(Layout),
-    "ab": INPUT_TYPES,
-    "cd": OUTPUT_TYPES,
-    "acc": OUTPUT_TYPES,
-    "scale": tuple(Scale),
-    "fused": tuple(Fusion),
-    "sparsity": tuple(Sparsity),
-}
 PROBLEM_NAMES = (*PROBLEM_NUMBERS, *PROBLEM_WORDS)
 """What a constraint may name of a problem; besides them `family` and the family's parameters."""
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from farm.expressions import parser
 from farm.expressions.parser import Vocabulary
 from farm.expressions.tree import BadExpression, Expression, Kind
-from farm.fusion import Fusion
-from farm.gemm import INPUT_TYPES, OUTPUT_TYPES, Layout, Problem
+from farm.gemm import PROBLEM_WORDS, Problem
 from farm.kernels.own_arguments import groups_of
-from farm.scale import Scale
 
 PROBLEM_NUMBERS = ("m", "n", "k", "alpha", "beta", "batch", "groups")
-_PROBLEM_WORDS: Mapping[str, tuple[str, ...]] = {
-    "layout": tuple(Layout),
-    "ab": INPUT_TYPES,
-    "cd": OUTPUT_TYPES,
-    "acc": OUTPUT_TYPES,
-    "scale": tuple(Scale),
-    "fused": tuple(Fusion),
-}
-PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_PROBLEM_WORDS)
+_WORDS = {name: words for name, words in PROBLEM_WORDS.items() if name != "sparsity"}
+"""Own kernels compute no sparse products."""
+
+PROBLEM_NAMES = (*PROBLEM_NUMBERS, *_WORDS)
 
 
 def expression(written: object, parameters: Sequence[str], kind: Kind = "number") -> Expression:
@@ -30,8 +23,8 @@ def expression(written: object, parameters: Sequence[str], kind: Kind = "number"
     if not isinstance(written, (str, int, float)):
         raise BadExpression("an expression is text such as ceil(n / BN); put it in quotes if YAML splits it")
     vocabulary = Vocabulary(
-        kinds={**dict.fromkeys((*PROBLEM_NUMBERS, *parameters), "number"), **dict.fromkeys(_PROBLEM_WORDS, "word")},
-        words=_PROBLEM_WORDS,
+        kinds={**dict.fromkeys((*PROBLEM_NUMBERS, *parameters), "number"), **dict.fromkeys(_WORDS, "word")},
+        words=_WORDS,
         noun="name",
         listing=f"Names: {', '.join(PROBLEM_NAMES)}. Parameters: {', '.join(parameters) or 'none'}",
         functions=("min", "max", "abs", "ceil"),
