@@ -47,7 +47,7 @@ class CardCosts:
                 continue
             prediction = self._prediction(gemm.problem)
             if isinstance(prediction, str):
-                missing[f"{gemm.name} {text_of(gemm.problem)}"] = prediction
+                missing[f"{gemm.name} {_text_of(gemm.problem)}"] = prediction
             else:
                 found.append(self._of_prediction(gemm, prediction))
         return found, missing
@@ -61,7 +61,7 @@ class CardCosts:
         elif (predicted := self._energy_of(row)) is not None:
             mj, energy_measured = predicted, False
         return GemmEstimate(
-            name=gemm.name, problem=text_of(gemm.problem), m=gemm.problem.shape.m, count=gemm.count,
+            name=gemm.name, problem=_text_of(gemm.problem), m=gemm.problem.shape.m, count=gemm.count,
             configuration=row.configuration.canonical,
             ms=Estimate(value=row.ms, low=row.ms_min, high=row.ms_max, noise=row.rse * row.ms),
             mj=mj, measured=True, energy_measured=energy_measured, rows=row.rows,
@@ -72,7 +72,7 @@ class CardCosts:
         assert time is not None, "recommended kernels have that time"
         mj = _energy(prediction)
         return GemmEstimate(
-            name=gemm.name, problem=text_of(gemm.problem), m=gemm.problem.shape.m, count=gemm.count,
+            name=gemm.name, problem=_text_of(gemm.problem), m=gemm.problem.shape.m, count=gemm.count,
             configuration=prediction.configuration,
             ms=Estimate(value=time.ms, low=time.low, high=time.high),
             mj=mj, measured=False, energy_measured=None if mj is None else False, outside=prediction.outside,
@@ -108,6 +108,6 @@ def _energy(prediction: Prediction) -> Estimate | None:
     return Estimate(value=prediction.energy_mj, low=prediction.energy_mj_low, high=prediction.energy_mj_high)
 
 
-def text_of(problem: Problem) -> str:
+def _text_of(problem: Problem) -> str:
     """`512x512x512 bf16 nt`."""
     return problem_text(problem_columns(problem))

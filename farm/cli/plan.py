@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from farm.api import Farm, farm_of, gemm_costs, plans
+from farm.api import Farm, farm_of, plans
 from farm.api.plans import GemmOfStep, Planned, PlanQuery
 from farm.campaign.reading import text_of
 from farm.cli.files import ForceOption
@@ -17,6 +17,7 @@ from farm.cli.other_costs import read_others
 from farm.cli.output import JsonOption, emit_json, remarks
 from farm.cli.workload_options import configuration_file, trace_help
 from farm.errors import BadInput, FarmError
+from farm.kernels import problem_line
 from farm.language_models.configuration import parse_configuration
 from farm.settings import settings
 from farm.traces.formats import read_trace
@@ -115,7 +116,7 @@ def _workload(model: str | None, trace: Path | None) -> dict[str, Any]:
             remarks.print(note, markup=False)
         return {
             "gemms": [
-                GemmOfStep(name=one.name, problem=gemm_costs.text_of(one.problem), count=one.count)
+                GemmOfStep(name=one.name, problem=problem_line(one.problem, scalars=False), count=one.count)
                 for one in found.gemms
             ]
         }

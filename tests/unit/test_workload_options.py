@@ -1,15 +1,18 @@
-"""`farm submit --trace`: a campaign without a file."""
+"""Options that name a trace instead of a campaign file."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from farm.cli import plan
 from farm.cli.workload_options import campaign_text
 from farm.errors import BadInput
-from farm.kernels import problem_line
+from farm.kernels import parse_problem, problem_line
+from farm.language_models.layer_gemm import LayerGemm
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -37,3 +40,11 @@ def test_a_file_or_a_trace_is_named_and_not_both(tmp_path: Path) -> None:
         campaign_text(Path("x.yaml"), trace=None, families=["tiled"])
     with pytest.raises(BadInput, match=r"^\S+none\.log: there is no such file\.$"):
         campaign_text(None, trace=tmp_path / "none.log", families=None)
+
+
+def test_a_plan_of_a_trace_keeps_the_sizes_of_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = parse_problem(f"820x64x32 bf16 nt groups={','.join(str(rows) for rows in range(41))}")
+    trace = SimpleNamespace(gemms=[LayerGemm("experts", problem, 1)], notes=list)
+    monkeypatch.setattr(plan, "read_trace", lambda path: trace)
+    (one,) = plan._workload(None, Path("trace.json"))["gemms"]
+    assert parse_problem(one.problem) == problem
