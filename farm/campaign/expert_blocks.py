@@ -23,6 +23,7 @@ from farm.errors import BadGroups
 from farm.gemm import MAX_EXTENT, Problem, Shape
 from farm.groups import MAX_GROUPS, Groups
 from farm.language_models.built_in import built_in
+from farm.language_models.configuration import is_file
 from farm.routing import MAX_DRAWS, Routing, parse_recorded, parse_routings
 
 MAX_TOKENS = 2**17
@@ -53,6 +54,8 @@ def _routing_of(written: object) -> Routing:
 
 def _model_of(written: object) -> str:
     name = str(written)
+    if is_file(name):
+        raise ValueError(f"a block of experts names a built-in model; for those of {name}, add layers: experts")
     if not built_in(name).experts:
         raise ValueError(f"{name} has no experts; remove routing for the list of its GEMMs")
     return name

@@ -20,7 +20,7 @@ from farm.errors import BadStep, DoesNotDivide, FarmError
 from farm.gemm import ElementTypes
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
-from farm.language_models.configuration import parse_configuration
+from farm.language_models.configuration import is_file, parse_configuration
 from farm.language_models.layer_gemm import LayerGemm
 from farm.language_models.steps import MAX_GPUS, MAX_RANK, MAX_TOKENS, Parallelism, Step, layer_gemms
 from farm.routing import MAX_DRAWS, Routing
@@ -28,9 +28,6 @@ from farm.scale import Scale
 
 MAX_STEPS = 4096
 """Steps of one block: numbers of tokens times ways to share the model."""
-
-CONFIGURATION_SUFFIX = ".json"
-"""Tells the name of a file from that of a built-in model."""
 
 
 class _Word(StrEnum):
@@ -62,11 +59,6 @@ class LayerChoice(_Word):
         return self is LayerChoice.ALL or (self is LayerChoice.EXPERTS) == gemm.name.startswith(
             ("experts.gate_up", "experts.up", "experts.down")
         )
-
-
-def is_file(name: object) -> bool:
-    """Whether it is the name of a configuration file, and not of a built-in model."""
-    return isinstance(name, str) and name.strip().endswith(CONFIGURATION_SUFFIX)
 
 
 def _architecture_of(written: object, info: ValidationInfo) -> Architecture:

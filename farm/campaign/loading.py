@@ -9,12 +9,12 @@ from typing import Any
 
 from farm.campaign.campaign import Campaign, Origin
 from farm.campaign.constraints import parse_constraint
-from farm.campaign.language_model_blocks import is_file
 from farm.campaign.reading import Located, Location, entries_of, parse, read
 from farm.campaign.shape_files import FileContext, ReadText, among, reading_in
 from farm.campaign.targets import Target
 from farm.campaign.trace_texts import GEMMS_SUFFIX
 from farm.errors import CampaignFileError
+from farm.language_models.configuration import is_file
 from farm.operands import files_named
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from farm.campaign import Campaign, loads, texts_named
-from farm.campaign.language_model_blocks import LanguageModelBlock, LayerChoice, is_file
+from farm.campaign.language_model_blocks import LanguageModelBlock, LayerChoice
 from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, notes_of, trace_text
 from farm.cli.output import remarks
@@ -22,7 +22,7 @@ from farm.errors import BadInput
 from farm.language_models import steps
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
-from farm.language_models.configuration import parse_configuration
+from farm.language_models.configuration import is_file, parse_configuration
 
 FileOrWorkload = Annotated[
     Path | None, typer.Argument(help="A campaign file (YAML); none with --trace or --model.", show_default=False)

@@ -64,6 +64,9 @@ KNOWN_KINDS = frozenset(
 )
 """`model_type` of architectures whose fields are all accounted for. Another one may have no field that is not understood."""
 
+CONFIGURATION_SUFFIX = ".json"
+"""Tells the name of a file from that of a built-in model."""
+
 _TEXT = ("text_config", "llm_config", "language_config")
 """Where models of pictures and text have the language model."""
 
@@ -77,6 +80,11 @@ _WITHOUT_EFFECT = re.compile(
 
 _VOCABULARY_MULTIPLE = 64
 """Inference engines pad the rows of the output head to a multiple of this."""
+
+
+def is_file(name: object) -> bool:
+    """Whether it is the name of a configuration file, and not of a built-in model."""
+    return isinstance(name, str) and name.strip().endswith(CONFIGURATION_SUFFIX)
 
 
 def parse_configuration(text: str, name: str, *, source: str = "") -> Architecture:

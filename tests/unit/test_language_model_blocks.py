@@ -88,6 +88,7 @@ def test_a_configuration_travels_with_the_campaign(tmp_path: Path) -> None:
         ("model: llama-3.1-8b, tokens: 8, scale: row", r"scale: scale factors go with types; add types"),
         ("model: llama-3.1-8b, tokens: 8, types: f16, scale: row:row", r"scale: 'row:row' names no scale factors"),
         ("model: llama-3.1-8b, tokens: 8, types: f16, scale: 'none:row'", r"scale: The scale factors none:row do not go with f16"),
+        ("model: my/config.json, tokens: 8, routing: uniform, types: bf16", r"model: a block of experts names a built-in model; .* add layers: experts"),
         ("model: llama-3.1-8b, tokens: 8, beta: 1", r"beta: the model decides its problems; remove beta"),
         ("model: llama-3.1-8b", r"tokens: it is missing; write for example tokens: 1..2048 x4"),
     ],
