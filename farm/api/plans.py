@@ -252,7 +252,7 @@ def plan(access: Access, step_query: PlanQuery) -> Planned:
         raise NoPlan(model=name, why="\n".join(one.why for one in without))
     return Planned(
         model=name,
-        notes=notes,
+        notes=notes + _unused_costs(step_query.others, plans),
         load=step_query.load,
         plans=plans,
         cheapest=cheapest(plans, max_ms=max_ms),
@@ -260,6 +260,23 @@ def plan(access: Access, step_query: PlanQuery) -> Planned:
         without_plan=without,
         answered_by=[AnsweringModel.of(one, has_champion=registry.CHAMPION in one.aliases) for one in used],
     )
+
+
+def _unused_costs(others: Sequence[OtherOfStep], plans: Sequence[StepPlan]) -> list[str]:
+    """A note on the costs that the user gave for other cards or numbers of tokens."""
+    used = {(other.name, other.device_type, other.tokens) for one in plans for other in one.others}
+    unused = [
+        ", ".join(
+            [
+                one.name,
+                *([one.device_type] if one.device_type else []),
+                *([counted(one.tokens, "token")] if one.tokens else []),
+            ]
+        )
+        for one in others
+        if (one.name, one.device_type, one.tokens) not in used
+    ]
+    return [f"No plan has these costs: {'; '.join(unused)}."] if unused else []
 
 
 def to_confirm(planned: Planned, device_type: str, count: int) -> list[str]:

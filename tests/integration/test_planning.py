@@ -181,12 +181,13 @@ LLAMA = ("plan", "llama-3.1-8b", "--on", CARD, "--tokens", "8,512")
 
 def test_the_command_plans_each_number_of_tokens_and_names_what_is_not_covered(farm: Command, tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
-    other.write_text("name,ms,joules,tokens\nattention,2.5,1,512\nall-reduce,0.5,,\n")
+    other.write_text("name,ms,joules,tokens\nattention,2.5,1,512\nall-reduce,0.5,,\nattention,9,1,64\n")
     asked = (*LLAMA, "--tp", "2", "--price", f"{CARD}=3.6", "--carbon", "100", "--other", str(other))
     done = farm(*asked, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     small, large = found["plans"]
+    assert found["notes"] == ["No plan has these costs: attention, 64 tokens."]
     assert [one["tokens"] for one in (small, large)] == [8, 512]
     assert large["ms"]["value"] == pytest.approx(large["gemm_ms"]["value"] + 3)
     assert [one["name"] for one in large["not_covered"]] == ["elementwise"]
