@@ -290,7 +290,7 @@ class BadArchive(BadInput):
 
 
 class UnsafeName(BadInput):
-    """{name!r}, which the answer names, is not taken as the name of a file. Name the file with {option}."""
+    """{name!r} is not taken as the name of a file. Name the file with {option}, in letters, digits, points, dashes and underscores."""
 
 
 class HomeUntrusted(BadInput):

@@ -87,7 +87,9 @@ def report_named(name: str) -> Answers:
 def test_a_server_does_not_choose_which_file_a_report_is(tmp_path: Path, name: str) -> None:
     (tmp_path / "Makefile").write_text(MINE)
     with client(tmp_path, report_named(name)) as farm:
-        assert "is not taken as the name of a file. Name the file with --output" in farm("report", "quickstart")
+        assert "is not taken as the name of a file. Name the file with --output, in letters" in farm(
+            "report", "quickstart"
+        )
     assert (tmp_path / "Makefile").read_text() == MINE
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
@@ -130,7 +132,9 @@ def test_a_server_does_not_choose_the_folder_of_a_model(tmp_path: Path, name: st
     answers = model_named(name, archive(tmp_path, {"MLmodel": b"run: me"}))
     # The second time by the name, which is where the files are asked for.
     with client(work, {**answers, "": answers["/files"]}) as farm:
-        assert "is not taken as the name of a file. Name the file with --to" in farm("models", "pull", "cpu")
+        assert "is not taken as the name of a file. Name the file with --to, in letters" in farm(
+            "models", "pull", "cpu"
+        )
     assert list(work.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
