@@ -30,7 +30,7 @@ def built_in(name: str) -> Architecture:
 
 @cache
 def _read(short: str) -> Architecture:
-    """By the name of its file: names of repositories, of which there are any number, are not kept."""
+    """By the name of its file. Names of repositories are not kept, because there is no limit to their number."""
     written = json.loads((_DATA / f"{short}.json").read_text("utf-8"))
     return read_configuration(written["config"], short, source=written["source"])
 
