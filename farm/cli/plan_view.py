@@ -58,9 +58,10 @@ def show(found: Planned, *, gemms: bool, chart: bool) -> None:
     without = [] if any(one.money_per_mtoken for one in found.plans) else ["money"]
     without += [] if any(one.co2_g_per_mtoken for one in found.plans) else ["CO2"]
     without += [] if any(one.gemm_pct is not None for one in found.plans) else ["GEMMs"]
-    _PLANS.print(
-        [_cells(one) for one in found.plans], title=f"{found.model}: one step under {found.load} load", without=without
-    )
+    cards = found.plans[0].cards  # the same in all plans
+    shared = f" on {cards:,} cards" if cards > 1 else ""
+    title = f"{found.model}: one step{shared} under {found.load} load"
+    _PLANS.print([_cells(one) for one in found.plans], title=title, without=without)
     for line in _remarks(found):
         console.print(line, markup=False, soft_wrap=True)
     if gemms:

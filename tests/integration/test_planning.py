@@ -198,6 +198,7 @@ def test_the_command_plans_each_number_of_tokens_and_names_what_is_not_covered(f
     assert large["money_per_mtoken"]["value"] == pytest.approx(2 * 1e-3 * large["ms"]["value"] / 512 * 1e3)
     shown = farm(*LLAMA, "--tp", "2", "--gemms", "--chart", "--max-latency", "1s")
     assert shown.returncode == 0, shown.stderr
+    assert "llama-3.1-8b: one step on 2 cards under settled load" in shown.stdout
     assert "Not covered: attention (32), all-reduce (64, 4 MiB each), elementwise (32)" in shown.stdout
     assert "Cheapest within 1000 ms: nvidia-h200 with 512 tokens" in shown.stdout
     assert "A  nvidia-h200" in shown.stdout
