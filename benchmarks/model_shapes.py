@@ -20,7 +20,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -147,7 +147,8 @@ def stored(name: str) -> tuple[str, dict[str, Any]]:
 def listed(architecture: Architecture, parallelism: Parallelism, rules: Iterable[Rule] = ()) -> Counts:
     """The farm's list of one step that prefills, after rules."""
     found: Counter[Gemm] = Counter()
-    for layer in layer_gemms(architecture, STEP, parallelism):
+    sharing = parallelism if architecture.experts else replace(parallelism, ep=1)
+    for layer in layer_gemms(architecture, STEP, sharing):
         groups = layer.problem.groups
         gemm: Gemm | None = (0 if groups is None else len(groups.sizes), layer.problem.shape.n, layer.problem.shape.k)
         for rule in rules:

@@ -134,9 +134,12 @@ def layer_gemms(
 
     Raises:
         DoesNotDivide: Something cannot be shared by so many GPUs.
-        BadStep: The step cannot be computed in the types of the checkpoint, or has too many tokens to draw their experts.
+        BadStep: The step cannot be computed in the types of the checkpoint, or has too many tokens to draw their experts; or the GPUs
+            share experts, and the model has none.
     """
     step = Step(step) if isinstance(step, int) else step
+    if parallelism.ep > 1 and not architecture.experts:
+        raise BadStep(name="ep", value=parallelism.ep, why=f"{architecture.name} has no experts to share; leave ep out")
     check_draws(draws(architecture, step, parallelism), step.tokens)
     counts: dict[tuple[str, Problem], float] = {}
     for gemm in _Pass(architecture, step, parallelism).gemms():

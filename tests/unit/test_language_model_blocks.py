@@ -79,6 +79,7 @@ def test_a_configuration_travels_with_the_campaign(tmp_path: Path) -> None:
         ("model: llama-3.1-9b, tokens: 1", r"model: There is no language model 'llama-3.1-9b'; did you mean llama-3.1-8b"),
         ("model: llama-3.1-8b, tokens: 1, tp: 3", r"tp: The 32 attention heads of llama-3.1-8b cannot be divided among 3 GPUs"),
         ("model: qwen3-30b-a3b, tokens: 1, ep: 3", r"ep: The 128 experts of qwen3-30b-a3b cannot be divided among 3 GPUs"),
+        ("model: llama-3.1-8b, tokens: 1, ep: 2", r"ep: ep is 2; llama-3.1-8b has no experts to share; leave ep out"),
         ("model: llama-3.1-8b, tokens: 8, sequences: 9", r"sequences: sequences is 9; there are 1 to 8"),
         ("model: gpt-oss-20b, tokens: 8, training: true", r"training: training is True; gpt-oss-20b: weights of the format mxfp4"),
         ("model: llama-3.1-8b, tokens: 8, training: maybe", r"training: 'maybe' is neither true nor false"),
