@@ -82,6 +82,12 @@ _VOCABULARY_MULTIPLE = 64
 """Inference engines pad the rows of the output head to a multiple of this."""
 
 
+_INSTEAD = (
+    "Give its GEMMs instead, from a run of the program (--trace FILE) or as a block gemms: in a campaign file, or add the architecture "
+    "(docs/language_models.md)"
+)
+
+
 def is_file(name: object) -> bool:
     """Whether it is the name of a configuration file, and not of a built-in model."""
     return isinstance(name, str) and name.strip().endswith(CONFIGURATION_SUFFIX)
@@ -178,7 +184,7 @@ def _not_understood(fields: Fields, kind: str) -> list[str]:
     if kind in KNOWN_KINDS or not unknown:
         return []
     what = f"the architecture {kind} is not known" if kind else "the configuration has no model_type"
-    return [f"{what}, and these of its fields are not understood: {', '.join(unknown)}"]
+    return [f"{what}, and these of its fields are not understood: {', '.join(unknown)}. {_INSTEAD}"]
 
 
 def _gathered(blocks: list[list[Block]], quantization: Quantization) -> tuple[list[Linear], list[Experts], list[str]]:

@@ -184,7 +184,8 @@ def test_a_parallelism_that_does_not_divide_names_what_does_not(over: tuple[int,
     [
         ({"model_type": "gpt2", "n_embd": 768, "n_head": 12}, "mine: the configuration has no hidden_size; the architecture gpt2 is not "
          "known, and these of its fields are not understood: n_embd, n_head"),
-        ({**LLAMA, "model_type": "new", "num_memory_slots": 4}, "the architecture new is not known, .* not understood: num_memory_slots"),
+        ({**LLAMA, "model_type": "new", "num_memory_slots": 4}, r"the architecture new is not known, .* not understood: num_memory_slots\. "
+         r"Give its GEMMs instead, from .* \(--trace FILE\) or .* gemms: .*, or add the architecture \(docs/language_models.md\)"),
         ({**LLAMA, "hidden_size": "wide"}, "hidden_size is 'wide'; it is a whole number from 1"),
         ({**LLAMA, "quantization_config": {"quant_method": "bitsandbytes"}}, r"quantization_config is not understood \(quant_method bits"),
         ({**LLAMA, "v_head_dim": "wide"}, "a field has a value of another form: v_proj has 8 x 'wide' features"),
