@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -17,7 +17,7 @@ from farm.campaign.targets import Target, TargetKind
 from farm.devices import Backend, DeviceKind, DeviceTraits
 from farm.errors import NoSuchTarget, NothingToMeasure, TargetNeedsDevices
 from farm.gemm import Problem
-from farm.kernels import BASELINES, FAMILIES, Configuration
+from farm.kernels import BASELINES, FAMILIES, Configuration, Kernel
 from farm.kernels.binary import Binary
 from farm.vendors import kind_named_by
 
@@ -296,7 +296,8 @@ def plan(campaign: Campaign, devices: Sequence[KnownDevice], *, allow_missing: b
     if not any(_applies(family, destination) for family in campaign.families for destination in destinations.values()):
         needs = " and ".join(f"{family} runs on {FAMILIES[family].kind} devices" for family in campaign.families)
         kinds = sorted({kind for destination in destinations.values() for kind in _kinds(destination)})
-        why = f"{needs}, its targets are {' and '.join(kinds)} devices{hint}"
+        instead = _families_instead(campaign, destinations.values())
+        why = f"{needs}, its targets are {' and '.join(kinds)} devices{hint}{instead}"
         raise NothingToMeasure(path=campaign.where, why=why)
     return Plan(campaign, destinations, hint)
 
@@ -312,6 +313,33 @@ def _recorded_hint(campaign: Campaign, devices: Sequence[KnownDevice], taken: It
     written = " or ".join(f"targets: {{type: {name}}}" for name in sorted(left_out))
     return (
         f". The target any takes recorded devices only if no other device is known; to use a recording, write {written}"
+    )
+
+
+def _families_instead(campaign: Campaign, destinations: Collection[Destination | AnyDevice]) -> str:
+    """Which families compute the first problem of a campaign on the devices of its targets, or why none does."""
+    first = next(campaign.expand(), None)
+    if first is None:
+        return ""
+    reasons: dict[str, str | None] = {}
+    for name, family in FAMILIES.items():
+        if family.worker is None or family.untrusted:
+            continue
+        configuration = Configuration(first.problem, Kernel.of(name))
+        jobs = [job for one in destinations if (job := one.job(configuration)) is not None]
+        if jobs:
+            reasons[name] = next((None for job in jobs if job.invalid_reason is None), jobs[0].invalid_reason)
+    able = [name for name, reason in reasons.items() if reason is None]
+    if able:
+        return (
+            f". To use these devices, name a family that runs there, under kernels or with --family: {', '.join(able)}"
+        )
+    whys = "; ".join(reason for reason in reasons.values() if reason is not None)
+    elsewhere = " or ".join(sorted({FAMILIES[family].kind for family in campaign.families}))
+    return (
+        f". Measure it on {elsewhere} devices: on its targets, no family computes its first problem ({whys})"
+        if whys
+        else ""
     )
 
 

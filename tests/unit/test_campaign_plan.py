@@ -202,8 +202,14 @@ def test_gpu_kernels_on_a_farm_of_cpus_are_nothing_to_measure():
     with pytest.raises(NothingToMeasure) as raised:
         plan(campaign_of(), [CPU], allow_missing=False)
     assert str(raised.value) == (
-        "campaign sweep asks for nothing that can be measured: tiled runs on cuda devices, its targets are cpu devices."
+        "campaign sweep asks for nothing that can be measured: tiled runs on cuda devices, its targets are cpu devices. "
+        "To use these devices, name a family that runs there, under kernels or with --family: blas."
     )
+    in_bf16 = campaign_of(problems={"shapes": ["512x512x512"], "types": "bf16"})
+    with pytest.raises(
+        NothingToMeasure, match=r"Measure it on cuda devices: on its targets, .* \(blas computes only f32 and f64"
+    ):
+        plan(in_bf16, [CPU], allow_missing=False)
 
 
 def test_a_refusal_names_the_recorded_devices_that_any_leaves_out_and_the_target_to_write():
