@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,12 +17,15 @@ from farm.api.comparing import Carbon
 from farm.api.gemm_costs import CardCosts
 from farm.api.models import AnsweringModel
 from farm.api.operation import Cli, Document, operation
+from farm.campaign.suggestions import did_you_mean
 from farm.compare.groups import parse_prices
 from farm.db import campaigns
+from farm.db.devices import all_types
 from farm.db.fastest_kernels import fastest_kernels
 from farm.errors import BadInput, ModelRefused, NotFound
 from farm.formatting import counted, lines_text
 from farm.gemm import Problem
+from farm.gpus import all_gpus, find_gpu
 from farm.kernels import parse_problem
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
@@ -245,7 +248,8 @@ def plan(access: Access, step_query: PlanQuery) -> Planned:
         found, missing = _plans_on(costs, steps, step_query, prices.get(device_type))
         plans += found
         if missing:
-            without.append(CardWithoutPlan(device_type=device_type, why=_why_missing(device_type, missing, step_query)))
+            why = _unknown_type(access, device_type, models) + _why_missing(device_type, missing, step_query)
+            without.append(CardWithoutPlan(device_type=device_type, why=why))
         if info is not None and any(not one.measured or one.energy_measured is False for p in found for one in p.gemms):
             used.append(info)
     if not plans:
@@ -386,6 +390,16 @@ def _plans_on(
                 )
             )
     return plans, missing
+
+
+def _unknown_type(access: Access, device_type: str, models: Iterable[str]) -> str:
+    """A sentence on a device type that neither a device nor a model has, and that is not in the table of GPUs; else nothing."""
+    with access.connect() as connection:
+        here = {*all_types(connection), *models}
+    if device_type in here or find_gpu(device_type) is not None:
+        return ""
+    known = sorted(here.union(*(gpu.names for gpu in all_gpus())))
+    return f"The device type {device_type} is not known; {did_you_mean(device_type, known)}. "
 
 
 def _why_missing(device_type: str, missing: dict[str, str], query: PlanQuery) -> str:

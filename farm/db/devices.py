@@ -176,6 +176,14 @@ def live_recordings(connection: Connection, *, silent_after: float) -> dict[tupl
     return {(row.file, row.device): row.uuid for row in rows}
 
 
+_TYPES = text("SELECT DISTINCT type FROM devices ORDER BY type")
+
+
+def all_types(connection: Connection) -> list[str]:
+    """Types of all devices that were ever announced, and of those of imports."""
+    return list(connection.execute(_TYPES).scalars())
+
+
 _LIVE_HOSTS = text("""
 SELECT DISTINCT h.name FROM devices d JOIN hosts h ON h.id = d.host_id
 WHERE d.state = 'active' AND d.vanished_at IS NULL

@@ -134,8 +134,12 @@ def test_plans_that_meet_a_latency_without_a_price_or_an_energy_are_said_to_meet
 
 
 def test_what_cannot_be_planned_is_one_message(planned: Callable[..., Planned]) -> None:
-    with pytest.raises(NoPlan, match="nvidia-l4 has neither measured rows nor predictions of 2 GEMMs"):
+    with pytest.raises(
+        NoPlan, match=r"^No plan for the given GEMMs\. nvidia-l4 has neither measured rows nor predictions of 2 GEMMs"
+    ):
         planned(on=["nvidia-l4"])
+    with pytest.raises(NoPlan, match=f"The device type nvidia-h20O is not known; did you mean {CARD}"):
+        planned(on=["nvidia-h20O"])
     experts = {"gemms": [], "model": "qwen3-30b-a3b", "tokens": [8, 16], "tp": 2, "ep": 4, "training": True}
     with pytest.raises(NoPlan) as refusal:
         planned(on=["nvidia-l4"], **experts)
