@@ -7,12 +7,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from farm.api import farm_of
+from farm.api import farm_of, plans
 from farm.api import results as operations
+from farm.api.plans import PlanQuery
 from farm.atomic_write import own_name
 from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
-from farm.exporters import TUNED
+from farm.cli.plan import workload
+from farm.cli.workload_options import trace_help
+from farm.exporters import TUNED, kernel_table
 from farm.exporters import aiconfigurator as planner
 from farm.exporters import dataset as datasets
 from farm.exporters.tuned import TunedFormat
@@ -119,6 +122,36 @@ def dataset(
     with farm_of(settings()) as farm:
         export = datasets.export(farm, query, name=called, license_id=license_id)
     write_export(export, output, folder=True, force=force)
+
+
+@app.command()
+@takes(PlanQuery, without=("config", "gemms", "others", "cards", "on", "max_latency", "price", "carbon"))
+def table(
+    query: PlanQuery,
+    *,
+    device_type: Annotated[
+        str, typer.Option("--type", "-t", metavar="TYPE", help="The device type.", show_default=False)
+    ],
+    output: Folder,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help=trace_help("The GEMMs of a program instead of a language model"), show_default=False
+        ),
+    ] = None,
+    force: ForceOption = False,
+) -> None:
+    """Write the kernel of each GEMM of a language model as a lookup table, in JSON and as a C header.
+
+    Kernels, times and energies are those of farm plan: measured where the farm has rows, and predicted elsewhere.
+
+    Examples:
+        farm export table llama-3.1-8b -t nvidia-h200 --tokens 1,8,128 -o kernels/
+    """
+    query = query.model_copy(update={**workload(query.model, trace), "on": [device_type]})
+    with farm_of(settings()) as farm:
+        planned = farm.ask(plans.plan, query)
+    write_export(kernel_table.export(planned, device_type), output, folder=True, force=force)
 
 
 def add_command(tool: TunedFormat) -> None:

@@ -82,16 +82,11 @@ def plan(
         farm plan llama-3.1-8b --on nvidia-h200 --other attention.csv --confirm 8
         farm plan --trace profile.json --tokens 2048 --on nvidia-h200
     """
-    if (query.model is None) == (trace is None):
-        raise BadInput(
-            detail="Name a language model, as in llama-3.1-8b, or its config.json, or a trace with --trace FILE, and one of them only. "
-            "farm shapes --list lists the built-in models."
-        )
     if confirm and query.campaign is not None:
         raise BadInput(
             detail="--confirm measures in a campaign of its own, whose rows a plan with --campaign does not have: give one of them."
         )
-    query = query.model_copy(update=_workload(query.model, trace))
+    query = query.model_copy(update=workload(query.model, trace))
     if other is not None:
         query = query.model_copy(update={"others": read_others(other)})
     with farm_of(settings()) as farm:
@@ -108,8 +103,13 @@ def plan(
     plan_view.show(found, gemms=gemms, chart=chart)
 
 
-def _workload(model: str | None, trace: Path | None) -> dict[str, Any]:
+def workload(model: str | None, trace: Path | None) -> dict[str, Any]:
     """The fields of a query that files give: a configuration, or the GEMMs of a trace. Raises `BadInput`."""
+    if (model is None) == (trace is None):
+        raise BadInput(
+            detail="Name a language model, as in llama-3.1-8b, or its config.json, or a trace with --trace FILE, and one of them only. "
+            "farm shapes --list lists the built-in models."
+        )
     if trace is not None:
         found = read_trace(trace)
         for note in found.notes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -241,3 +242,34 @@ def test_a_configuration_file_and_bad_input_are_told_apart(farm: Command, tmp_pa
     refused(farm(*LLAMA, "--other", str(tmp_path / "other.csv")), 2, "row 1: ms:")
     refused(farm(*LLAMA, "--confirm", "1", "--campaign", "x"), 2, "--confirm measures in a campaign of its own")
     refused(farm(*LLAMA, "--confirm", "1"), 3, "cannot be measured now")
+
+
+def test_a_lookup_table_has_the_kernels_of_a_plan(farm: Command, put: Put, tmp_path: Path) -> None:
+    (qkv,) = [one for one in layer_gemms(built_in("llama-3.1-8b"), 8) if one.name == "qkv_proj"]
+    key = problem_line(qkv.problem, scalars=False)
+    put(H200, lambda _: row(0.5, power_w=600.0), configurations=configurations(f"cublaslt(algorithm=2) {key}"))
+    folder = tmp_path / "kernels"
+    asked = ("export", "table", "llama-3.1-8b", "--type", CARD, "--tokens", "8", "--output", str(folder))
+    done = farm(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 5 times are predicted." in done.stderr
+    entries = {one["problem"]: one for one in json.loads((folder / "gemm_kernels.json").read_text())["kernels"]}
+    measured = entries[key]
+    assert (measured["kernel"], measured["ms"], measured["mj"]) == ("cublaslt(algorithm=2)", 0.5, 300.0)
+    assert [one["time"] for one in entries.values()].count("predicted") == 4
+    (folder / "main.c").write_text(
+        '#include <stdio.h>\n#include "gemm_kernels.h"\n'
+        "int main(int count, char **given) {\n"
+        "  for (int i = 1; i < count; i++) {\n"
+        "    const gemm_kernel *found = find_gemm_kernel(given[i]);\n"
+        '    if (found) printf("%s %.17g %d\\n", found->kernel, found->ms, found->measured); else puts("none");\n'
+        "  }\n}\n"
+    )
+    for language in ("c", "c++"):
+        flags = ("-x", language, "-Wall", "-Wextra", "-Werror")
+        subprocess.run(["g++", *flags, str(folder / "main.c"), "-o", str(folder / "main")], check=True)
+        given = [*entries, "1x1x1 bf16:bf16:f32 nt"]
+        printed = subprocess.run([folder / "main", *given], capture_output=True, text=True, check=True).stdout
+        lines = [f"{one['kernel']} {one['ms']:.17g} {int(one['time'] == 'measured')}" for one in entries.values()]
+        assert printed.splitlines() == [*lines, "none"]
+    refused(farm(*asked), 2, "gemm_kernels.json")

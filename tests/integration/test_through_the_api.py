@@ -366,7 +366,7 @@ LINES = (
     "status", "open small --print", "sentinels", "jobs --campaign small", "retry small", "pause small", "resume small",
     "export dataset --type cpu-test --license cc-by-4.0 --output rows", "export aiconfigurator --type cpu-test --output systems",
     "export vllm --type cpu-test --output configs", "export sglang --type cpu-test --output configs",
-    "export inductor --type cpu-test --output tables", "publish --output public", "compare --against public",
+    "export inductor --type cpu-test --output tables", "export table llama-3.1-8b --type cpu-test --output kernels", "publish --output public", "compare --against public",
     "train nvidia-none", "predict 'tiled(tile=16) 512x512x512 f32'", "recommend 512x512x512",
     "plan llama-3.1-8b --on cpu-test", "models",
     "models pull cpu-test", "models show cpu-test", "models compare cpu-test 1 2", "models promote cpu-test 1",

@@ -46,5 +46,5 @@ def test_a_plan_of_a_trace_keeps_the_sizes_of_all_groups(monkeypatch: pytest.Mon
     problem = parse_problem(f"820x64x32 bf16 nt groups={','.join(str(rows) for rows in range(41))}")
     trace = SimpleNamespace(gemms=[LayerGemm("experts", problem, 1)], notes=list)
     monkeypatch.setattr(plan, "read_trace", lambda path: trace)
-    (one,) = plan._workload(None, Path("trace.json"))["gemms"]
+    (one,) = plan.workload(None, Path("trace.json"))["gemms"]
     assert parse_problem(one.problem) == problem
