@@ -214,7 +214,9 @@ def test_the_least_certain_gemms_are_measured_and_the_plan_has_their_rows(
 ) -> None:
     device = announce(H200)
     ask = (*LLAMA[:-1], "512", "--confirm", "2", "--timeout", "1", "--json")
-    before = json.loads(farm(*ask).stdout)["plans"][0]
+    done = farm(*ask)
+    assert done.returncode == 0, done.stderr
+    before = json.loads(done.stdout)["plans"][0]
     assert before["measured_pct"] == 0
     batch = form(engine, 100, kind=CARD)
     assert batch is not None

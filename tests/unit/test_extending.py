@@ -18,8 +18,10 @@ import pytest
 from starlette.datastructures import QueryParams
 from typer.testing import CliRunner
 
-from farm.api import Direct
-from farm.api.operation import OPERATIONS
+from farm.api import (
+    OPERATIONS,  # all of them: a test puts it back as it is here
+    Direct,
+)
 from farm.api.results import Results
 from farm.broker.queues import queue_of_type
 from farm.campaign import KnownDevice, load, plan

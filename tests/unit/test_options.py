@@ -14,9 +14,12 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from farm.api import Direct
+from farm.api import (
+    OPERATIONS,  # all of them: tests put it back as it is here
+    Direct,
+)
 from farm.api.access import Access
-from farm.api.operation import OPERATIONS, Cli, Document, InTable, Upload, fields_of, operation
+from farm.api.operation import Cli, Document, InTable, Upload, fields_of, operation
 from farm.cli.options import asks, takes
 from farm.cli.result_table import ResultTable
 from farm.cli.tables import TABLES
