@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from farm import __version__
 from farm.api.plans import Planned
-from farm.errors import NothingToExport
 from farm.exporters.exporter import Export, ExportedFile
 from farm.kernels import Configuration
+from farm.model_plans.amounts import Estimate
 from farm.model_plans.step_plans import GemmEstimate
 
 JSON_FILE, HEADER_FILE = "gemm_kernels.json", "gemm_kernels.h"
@@ -62,15 +63,8 @@ static inline const gemm_kernel *find_gemm_kernel(const char *problem) {{
 
 
 def export(planned: Planned, device_type: str) -> Export:
-    """The table of a device type's plans.
-
-    Raises:
-        NothingToExport: The type has no plan.
-    """
-    plans = [one for one in planned.plans if one.device_type == device_type]
-    if not plans:
-        raise NothingToExport(tool="a table", why="\n".join(one.why for one in planned.without_plan))
-    found = {gemm.problem: gemm for one in plans for gemm in one.gemms}
+    """The table of plans that are all of one device type."""
+    found = {gemm.problem: gemm for one in planned.plans for gemm in one.gemms}
     entries = [_entry(found[problem]) for problem in sorted(found, key=str.encode)]
     document = {
         "made_by": f"GEMM Farm {__version__}",
@@ -99,15 +93,20 @@ def export(planned: Planned, device_type: str) -> Export:
 
 
 def _entry(gemm: GemmEstimate) -> dict[str, Any]:
-    ms, mj = gemm.ms.amount, None if gemm.mj is None else gemm.mj.amount
     return {
         "problem": gemm.problem,
         "kernel": str(Configuration.parse(gemm.configuration).kernel),
-        "ms": ms.value, "ms_low": ms.low, "ms_high": ms.high,
-        "mj": None if mj is None else mj.value, "mj_low": None if mj is None else mj.low, "mj_high": None if mj is None else mj.high,
+        **_bounded("ms", gemm.ms),
+        **_bounded("mj", gemm.mj),
         "time": "measured" if gemm.measured else "predicted",
         "rows": gemm.rows,
-    }  # fmt: skip
+    }
+
+
+def _bounded(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    """A figure and its bounds under their names; None where it is not known."""
+    ends = (None, None, None) if estimate is None else astuple(estimate.amount)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 _NUMBERS: Sequence[str] = ("ms", "ms_low", "ms_high", "mj", "mj_low", "mj_high")
