@@ -14,7 +14,7 @@ from typing import Any
 from farm import __version__
 from farm.api.plans import Planned
 from farm.exporters.exporter import Export, ExportedFile
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_line
 from farm.model_plans.amounts import Estimate
 from farm.model_plans.step_plans import GemmEstimate
 
@@ -64,7 +64,7 @@ static inline const gemm_kernel *find_gemm_kernel(const char *problem) {{
 
 def export(planned: Planned, device_type: str) -> Export:
     """The table of plans that are all of one device type."""
-    found = {gemm.problem: gemm for one in planned.plans for gemm in one.gemms}
+    found = {_problem(gemm): gemm for one in planned.plans for gemm in one.gemms}
     entries = [_entry(found[problem]) for problem in sorted(found, key=str.encode)]
     document = {
         "made_by": f"GEMM Farm {__version__}",
@@ -92,9 +92,14 @@ def export(planned: Planned, device_type: str) -> Export:
     )
 
 
+def _problem(gemm: GemmEstimate) -> str:
+    """The problem whole. A plan shows long lists of groups shortened, which is the same text for several."""
+    return problem_line(Configuration.parse(gemm.configuration).problem, scalars=False)
+
+
 def _entry(gemm: GemmEstimate) -> dict[str, Any]:
     return {
-        "problem": gemm.problem,
+        "problem": _problem(gemm),
         "kernel": str(Configuration.parse(gemm.configuration).kernel),
         **_bounded("ms", gemm.ms),
         **_bounded("mj", gemm.mj),
