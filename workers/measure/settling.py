@@ -26,9 +26,6 @@ from workers.measure.replay import Lot
 POWER_EXPONENT = 0.47
 """How the time of a kernel depends on the power at which a limiter holds the card: t ~ P^-0.47."""
 
-REST_SECONDS = 0.1
-"""So long after a kernel at the limit, the card has its full clocks again."""
-
 BURST_FROM_SECONDS, BURST_UNTIL_SECONDS = 0.004, 0.022
 """The part of a load whose samples are a burst: the card has woken up, and the limiter has not answered. The first 4 ms take 1 to 5%
 longer for many kernels, and much longer where a graph is replayed for the first time."""
