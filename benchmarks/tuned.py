@@ -53,7 +53,7 @@ from farm.exporters.block_linears import TRITON, Vllm
 from farm.exporters.tuned import REPORT, TunedChoice, read_proofs
 from farm.gemm import Problem
 from farm.kernel_versions import Pair
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_line
 from farm.language_models.built_in import built_in
 from farm.language_models.steps import Parallelism, layer_gemms
 from farm.measurement import MeasuringRules, TimingRules
@@ -119,15 +119,11 @@ def problems_of(model: str, tp: int, tokens: Iterable[int]) -> list[Problem]:
     return [problem for problem in found if FORMAT.why_not(FORMAT.default(problem)) is None]
 
 
-def line_of(problem: Problem) -> str:
-    return FORMAT.default(problem).canonical.partition(" ")[2]
-
-
 def campaign_of(problems: Sequence[Problem]) -> Document:
     """The space of all problems. Without half-empty tiles of rows, but those of the least size."""
     return {
         "name": "tuned",
-        "problems": [{"gemms": [line_of(problem) for problem in problems]}],
+        "problems": [{"gemms": [problem_line(problem) for problem in problems]}],
         "kernels": [SPACE],
         "constraints": ["tile_m == 16 or tile_m < 2 * m"],
     }
@@ -415,13 +411,15 @@ class Tuning:
         rows = self.rows
         return self.on_cards(
             "tune",
-            lambda uuid, own: self.search.measure(uuid, [line_of(problem) for problem in own], rows, self.deadline),
+            lambda uuid, own: self.search.measure(
+                uuid, [problem_line(problem) for problem in own], rows, self.deadline
+            ),
         )
 
     def pairs(self) -> Pairs:
         """The default and the fastest kernel of each problem that has another one. Raises `Refused`."""
         times = times_of(self.rows.read())
-        lines = [line_of(problem) for problem in self.problems]
+        lines = [problem_line(problem) for problem in self.problems]
         if not all(self.search.is_over(line, times) for line in lines):
             raise Refused("The phase tune is not over. Continue it with --phase tune.")
         found = [self.search.winner(line, times) for line in lines]
@@ -481,7 +479,7 @@ def tuning_of(asked: argparse.Namespace, began: float) -> tuple[Tuning, Document
         raise Refused(f"{asked.model} has no linear layers in block-scaled FP8.")
     document = campaign_of(problems)
     campaign = Campaign.from_document(document)
-    first = {line_of(problem): drawn(campaign, problem, asked.kernels, cards[0]) for problem in problems}
+    first = {problem_line(problem): drawn(campaign, problem, asked.kernels, cards[0]) for problem in problems}
     search = Search(Halving(kernels=asked.kernels), first)
     return Tuning(asked.folder, cards, problems, search, began + asked.seconds), document
 

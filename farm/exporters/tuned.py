@@ -26,7 +26,7 @@ from farm.exporters.consumer import Consumer
 from farm.exporters.exporter import Export, ExportedFile
 from farm.exporters.timed_rows import TimedRow, timed_rows
 from farm.gemm import Problem
-from farm.kernels import Configuration
+from farm.kernels import Configuration, problem_line
 from farm.paired import PairedResult, Verdict
 from farm.protocols import Time
 
@@ -63,7 +63,7 @@ class TunedChoice:
     def to_json(self) -> dict[str, Any]:
         paired = self.paired
         return {
-            "problem": self.default.canonical.partition(" ")[2],
+            "problem": problem_line(self.problem),
             "default": self.default.canonical,
             "winner": self.winner.canonical,
             "written": "winner" if self.proven else "default",
