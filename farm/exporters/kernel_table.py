@@ -31,7 +31,7 @@ _HEADER = """\
 
 /* Times are in ms, energies in mJ. Bounds contain nine of ten measurements. NAN: not known. */
 typedef struct {{
-    const char *problem; /* m x n x k, types and layout, as in "512x6144x4096 bf16 nt" */
+    const char *problem; /* m x n x k, types and layout, as in "512x6144x4096 bf16:bf16:f32 nt" */
     const char *kernel;
     double ms, ms_low, ms_high;
     double mj, mj_low, mj_high;
@@ -64,8 +64,8 @@ static inline const gemm_kernel *find_gemm_kernel(const char *problem) {{
 
 def export(planned: Planned, device_type: str) -> Export:
     """The table of plans that are all of one device type."""
-    found = {_problem(gemm): gemm for one in planned.plans for gemm in one.gemms}
-    entries = [_entry(found[problem]) for problem in sorted(found, key=str.encode)]
+    found = {entry["problem"]: entry for one in planned.plans for entry in map(_entry, one.gemms)}
+    entries = [found[problem] for problem in sorted(found, key=str.encode)]
     document = {
         "made_by": f"GEMM Farm {__version__}",
         "model": planned.model,
@@ -92,15 +92,12 @@ def export(planned: Planned, device_type: str) -> Export:
     )
 
 
-def _problem(gemm: GemmEstimate) -> str:
-    """The problem whole. A plan shows long lists of groups shortened, which is the same text for several."""
-    return problem_line(Configuration.parse(gemm.configuration).problem, scalars=False)
-
-
 def _entry(gemm: GemmEstimate) -> dict[str, Any]:
+    chosen = Configuration.parse(gemm.configuration)
     return {
-        "problem": _problem(gemm),
-        "kernel": str(Configuration.parse(gemm.configuration).kernel),
+        # Whole: a plan shows long lists of groups shortened, which is the same text for several.
+        "problem": problem_line(chosen.problem, scalars=False),
+        "kernel": str(chosen.kernel),
         **_bounded("ms", gemm.ms),
         **_bounded("mj", gemm.mj),
         "time": "measured" if gemm.measured else "predicted",
