@@ -2,6 +2,7 @@
 # make test   set up, then run every test but the long ones; ORDER=7 shuffles the tests of each file, the same way each time
 # make test-all  the same, and the long ones: farms with all their programs, README and tutorial, datasets replayed, pages in each variant, chaos
 # make long   set up, then run the long tests alone
+# make test-release  set up, then run the tests of a release: packages built, and installed into clean environments
 # make chaos  set up, then break a farm for three minutes and audit it; SEED=7 repeats a run, SECONDS=300 is longer
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
 # make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
@@ -16,7 +17,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test test-all long chaos soak attack lint docs format lock clean
+.PHONY: run setup test test-all test-release long chaos soak attack lint docs format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,7 +66,10 @@ test: $(STAMP)
 	@$(PYTEST)
 
 test-all: $(STAMP)
-	@$(PYTEST) -m ''
+	@$(PYTEST) -m 'not release'
+
+test-release: $(STAMP)
+	@$(PYTEST) -m release
 
 long: $(STAMP)
 	@$(PYTEST) -m long
