@@ -78,7 +78,7 @@ def key_of(problem: Problem, device_name: str) -> str:
 
 
 def entry_of(configuration: Configuration) -> Mapping[str, Any]:
-    """A kernel as the table has it."""
+    """A kernel as the table has it. Inductor adds the template's other options, such as ALLOW_TF32, and refuses to get them twice."""
     if configuration.kernel.family != TRITON:
         return {"template_id": "aten::mm"}
     parameters = dict(configuration.kernel.parameters)
@@ -86,7 +86,6 @@ def entry_of(configuration: Configuration) -> Mapping[str, Any]:
         "template_id": "triton::mm",
         **{theirs: parameters[ours] for theirs, ours in _KEYS.items()},
         "EVEN_K": configuration.problem.shape.k % parameters["tile_k"] == 0,
-        "ALLOW_TF32": False,
         "USE_FAST_ACCUM": False,
         "ACC_TYPE": "tl.float32",
     }

@@ -160,7 +160,7 @@ def test_inductor_finds_a_product_by_card_types_sizes_and_strides(layout: str, s
         key: [
             {
                 "template_id": "triton::mm", "BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_warps": 4, "num_stages": 3,
-                "EVEN_K": True, "ALLOW_TF32": False, "USE_FAST_ACCUM": False, "ACC_TYPE": "tl.float32",
+                "EVEN_K": True, "USE_FAST_ACCUM": False, "ACC_TYPE": "tl.float32",
             }
         ]
     }  # fmt: skip
