@@ -7,6 +7,7 @@
 # make soak   the same for an hour on hosts of its own (network namespaces, which need root), with 10 owners
 # make attack set up, then attack farms as a neighbour, token holder, worker host, local user and service would, and count what held
 # make lint   set up, then hold the code and the prose to their standards
+# make dist   set up, then build the sdist, the wheel and bills of materials of the last commit into dist/
 # make docs   set up, then build the documentation site into build/site; warnings are errors
 #
 # Nothing but Python 3.11 or 3.12 is needed. PYTHON=/path/to/python chooses one; EXTRA=cuda13 (or cuda12) adds the GPU, and
@@ -17,7 +18,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := run
-.PHONY: run setup test test-all test-release long chaos soak attack lint docs format lock clean
+.PHONY: run setup test test-all test-release long chaos soak attack lint docs dist format lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -103,6 +104,9 @@ $(VENV)/.docs: $(STAMP) requirements/docs.txt
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+dist: $(STAMP)
+	@UV=$(BIN)/uv ./requirements/make-dist dist
+
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -112,7 +116,8 @@ lock: $(STAMP)
 	@compile="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(UPGRADE)"
 	all="--extra embedded --extra trainer --extra web --extra dev"
 	$$compile pyproject.toml $$all -o requirements/all.txt
-	printf 'uv\nsetuptools>=77\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
+	printf 'uv\nhatchling>=1.27\neditables\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
+	printf 'cyclonedx-bom>=7\nhatchling\n' | $$compile - -c requirements/all.txt -c requirements/tools.txt -o requirements/dist.txt
 	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
 	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
 	$$compile pyproject.toml --extra trainer --extra web -c requirements/all.txt -o requirements/web.txt
@@ -123,4 +128,4 @@ lock: $(STAMP)
 	done
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

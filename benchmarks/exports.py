@@ -41,10 +41,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from benchmarks.common import markdown, write
-from farm import registry
+from farm import registry, shipped
 from farm.api import models
 from farm.api.results import Identity, Results
-from farm.datasets import folders
 from farm.exporters import TUNED, aiconfigurator, block_linears, dataset, inductor
 from farm.exporters.exporter import Export
 from farm.exporters.tuned import Proof, TunedChoice
@@ -369,7 +368,7 @@ def main(given: Sequence[str] | None = None) -> None:
         written_as("exports_card", [on_card()])
         return
     sys.path.append(str(asked.consumers))
-    recordings, _ = folders() or parser.error("this installation has no datasets: name a file")
+    recordings = shipped.folder("datasets") or parser.error("this installation has no datasets: name a file")
     files = asked.files or [recordings / f"{name}.parquet" for name in DATASETS]
     consumers = {aiconfigurator.CONSUMER.package: of_aiconfigurator, "datasets": of_datasets}
     found = [

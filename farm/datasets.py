@@ -1,19 +1,18 @@
 """Datasets: recordings that come with the farm, and other recordings that can be replayed.
 
-They are in `examples/` of a checkout. A wheel has the same two folders as data files, in `share/gemm-farm/`.
+`farm.shipped` finds them.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import farm
+from farm import shipped as shipped_files
 from farm.errors import BadRecording, NoSuchDataset
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
@@ -51,21 +50,11 @@ class Dataset:
         return sorted({part.origin.device_type for part in self.parts})
 
 
-def folders() -> tuple[Path, Path] | None:
-    """Folders of recordings and of campaigns of this installation; None if it has none."""
-    share = Path(sysconfig.get_path("data")) / "share" / "gemm-farm"
-    for folder in (Path(farm.__file__).parent.parent / "examples", share):
-        if (folder / "datasets").is_dir():
-            return folder / "datasets", folder / "campaigns"
-    return None
-
-
 def shipped() -> dict[str, Dataset]:
     """Datasets that come with the farm, by name. Other files, such as those of sentinels, are skipped."""
-    found = folders()
-    if found is None:
+    recordings, campaigns = shipped_files.folder("datasets"), shipped_files.folder("campaigns")
+    if recordings is None or campaigns is None:
         return {}
-    recordings, campaigns = found
     parts: dict[str, list[Part]] = {}
     for path in sorted(recordings.glob("*.parquet")):
         try:

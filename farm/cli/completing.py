@@ -90,8 +90,11 @@ def names_of(kind: str) -> Sequence[str]:
 
 def _recordings() -> list[str]:
     """The recordings that are shipped with the farm, without recordings of sentinels."""
-    folder = Path(__file__).parents[2] / "examples" / "datasets"
-    return sorted(path.stem for path in folder.glob("*.parquet") if not path.stem.endswith("-sentinels"))
+    from farm.shipped import folder
+
+    found = folder("datasets")
+    files = [] if found is None else found.glob("*.parquet")
+    return sorted(path.stem for path in files if not path.stem.endswith("-sentinels"))
 
 
 def _of_api(url: str, kind: str) -> list[str]:
