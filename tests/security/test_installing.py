@@ -65,6 +65,43 @@ def test_more_of_the_farm_comes_from_where_the_farm_came_from(
     assert str(WebMissing()).endswith(told)
 
 
+WHEEL = {"url": "file:///srv/gemm_farm-1.whl", "archive_info": {}}
+
+
+def test_more_of_a_tool_comes_through_the_installer_that_made_its_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed_from(monkeypatch, WHEEL)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    (tmp_path / "pipx_metadata.json").touch()
+    assert INSTALL["web"] == "pipx runpip gemm-farm install '/srv/gemm_farm-1.whl[web]'"
+
+
+@pytest.mark.parametrize(
+    ("receipt", "told"),
+    [
+        ('[tool]\nrequirements = [{name = "gemm-farm", extras = ["embedded"]}, {name = "x", extras = ["y"]}]', "embedded,web"),
+        ('[tool]\nrequirements = [{name = "gemm-farm", extras = ["web"]}]', "web"),
+        ('[tool]\nrequirements = [{name = "gemm-farm"}]', "web"),
+        ("no receipt", "web"),
+    ],
+)  # fmt: skip
+def test_a_tool_of_uv_keeps_the_extras_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, receipt: str, told: str
+) -> None:
+    installed_from(monkeypatch, WHEEL)
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    (tmp_path / "uv-receipt.toml").write_text(receipt)
+    assert INSTALL["web"] == f"uv tool install --force '/srv/gemm_farm-1.whl[{told}]'"
+
+
+def test_an_environment_without_pip_gets_more_through_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_from(monkeypatch, WHEEL)
+    monkeypatch.setattr("farm.installing.find_spec", lambda _: None)
+    monkeypatch.setattr("sys.executable", "/srv/my farm/bin/python")
+    assert INSTALL["web"] == "uv pip install --python '/srv/my farm/bin/python' '/srv/gemm_farm-1.whl[web]'"
+
+
 def test_a_farm_that_was_never_installed_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None:
         raise metadata.PackageNotFoundError
