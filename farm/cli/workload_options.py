@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import re
@@ -18,14 +19,19 @@ from farm.campaign.language_model_blocks import LanguageModelBlock, LayerChoice
 from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, notes_of, trace_text
 from farm.cli.output import remarks
-from farm.errors import BadInput
+from farm.errors import BadInput, CampaignFileError
 from farm.language_models import steps
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in
 from farm.language_models.configuration import is_file, parse_configuration
+from farm.shipped import folder
 
 FileOrWorkload = Annotated[
-    Path | None, typer.Argument(help="A campaign file (YAML); none with --trace or --model.", show_default=False)
+    Path | None,
+    typer.Argument(
+        help="A campaign file (YAML), or the name of one that comes with GEMM Farm, such as quickstart; none with --trace or --model.",
+        show_default=False,
+    ),
 ]
 
 
@@ -203,6 +209,7 @@ def campaign_text(
     if file is not None and families:
         raise BadInput(detail="--family goes with --trace and --model; a campaign file names its families.")
     if file is not None:
+        file = campaign_file(file)
         text = text_of(file)
         made = CampaignText(text, str(file), texts_named(text, file))
     elif step is not None:
@@ -212,6 +219,21 @@ def campaign_text(
     for note in notes_of(made.files):
         remarks.print(note, markup=False)
     return made
+
+
+def campaign_file(named: Path) -> Path:
+    """The campaign file of that path, or the one of that name that comes with the farm. Raises `CampaignFileError`."""
+    if named.exists() or named.suffix or len(named.parts) != 1:
+        return named
+    campaigns = folder("campaigns")
+    known = [] if campaigns is None else sorted(path.stem for path in campaigns.glob("*.yaml"))
+    if campaigns is not None and named.name in known:
+        return campaigns / f"{named.name}.yaml"
+    meant = " or ".join(difflib.get_close_matches(named.name, known, n=3, cutoff=0.5))
+    hint = f"did you mean {meant}?" if meant else "name the path of a campaign file"
+    raise CampaignFileError(
+        problems=f"{named}: there is no such file, and GEMM Farm has no campaign of that name; {hint}"
+    )
 
 
 def _of_model(step: ModelStep, families: Sequence[str]) -> CampaignText:
