@@ -39,8 +39,8 @@ from benchmarks.common import end_like_interrupted, markdown, write
 from benchmarks.farms import cancel, check, choose_devices, farm_home, is_over, programs, store
 from farm.campaign import Campaign, load
 from farm.metrics import PREFIX
+from farm.monitoring.worker_metrics import CLAIM, LAND, MARK
 from farm.services.stack import Stack
-from workers.metrics import CLAIM, LAND, MARK
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "campaigns"
 KNOWN = {"tiled": EXAMPLES / "tiled-sweep.yaml", "cublaslt": EXAMPLES / "cublaslt-sweep.yaml"}

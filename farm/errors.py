@@ -305,6 +305,10 @@ class MetricsAddressUnusable(ServiceUnavailable):
     """{variable} is {value!r}, and metrics cannot be served there: {why}. Name another address, or unset it to do without."""
 
 
+class MonitoringFileRefused(BadInput):
+    """{path} is refused: {why}"""
+
+
 class BadRole(BadInput):
     """{name} cannot be the role of {whom}: {why}."""
 

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 PREFIX = "gemm_farm_"
 
+VERSION = 1
+"""Of the names and labels of all metrics. A metric that is renamed or removed, or loses a label, needs the next one."""
+
 LOOPBACK = "127.0.0.1"
 
 
@@ -32,6 +35,15 @@ class Count:
     # Its label, and the values that are exported as 0 from the start.
     label: str | None = None
     values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A number that is read when Prometheus asks for it, exported as `gemm_farm_<name>`."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

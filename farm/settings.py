@@ -114,6 +114,7 @@ class Settings(BaseSettings):
     # Prometheus metrics: host:port, or a port alone for this machine only. Unset: none are served.
     coordinator_metrics: str | None = Field(default=None, description="where the coordinator serves its metrics")
     worker_metrics: str | None = Field(default=None, description="where farm-worker serves those of its devices")
+    web_metrics: str | None = Field(default=None, description="where farm serve serves its metrics")
     # Only `farm db worker-role` reads it.
     worker_password: SecretStr | None = Field(default=None, description="password of the workers' database role")
     # Only `farm db reader-role` does.

@@ -17,10 +17,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from farm.broker.task_messages import Reason
-from farm.db.states import FailureKind
 from farm.devices import DeviceIdentity
-from farm.metrics import Count, Duration, Metrics, PrometheusMetrics, serving
+from farm.metrics import Metrics, PrometheusMetrics, serving
+from farm.monitoring.worker_metrics import (
+    BATCH,
+    CANARY_FAILURES,
+    CHILD_DEATHS,
+    CLAIM,
+    DATABASE_ERRORS,
+    JOBS,
+    LAND,
+    LEASES_LOST,
+    MARK,
+    MEASURING,
+    REFUSED,
+    WINDOW,
+)
 from farm.services.home import Home
 from farm.settings import Settings
 from farm.variables import WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
@@ -35,41 +47,6 @@ DEVICE_UUID, DEVICE_TYPE = WORKER_METRICS_DEVICE, WORKER_METRICS_DEVICE_TYPE
 
 PARENT, CHILD = "parent", "child"
 """The roles of a device's processes: one of each lives at a time."""
-
-_SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-
-JOBS = Count(
-    "worker_jobs",
-    "Attempts at jobs that ended here, by outcome; killed: the process died or had to be replaced; corrupted: its result "
-    "changed between launches.",
-    "outcome",
-    ("measured", *FailureKind),
-)
-LEASES_LOST = Count("worker_leases_lost", "Batches given up because their lease was no longer held.")
-CANARY_FAILURES = Count("worker_canary_failures", "Times that the device failed its canary.")
-DATABASE_ERRORS = Count("worker_database_errors", "Times that the database did not answer, each try counted.")
-CHILD_DEATHS = Count(
-    "worker_child_deaths",
-    "Measuring processes that died while they had a batch or claimed one, by cause: hung, poisoned, sentinel, a signal's "
-    "name, or exit for any other status.",
-    "cause",
-    ("hung", "poisoned", "sentinel", "SIGKILL", "SIGSEGV", "exit"),
-)
-REFUSED = Count(
-    "worker_messages_refused",
-    "Messages that are none of the farm's and were dropped, by reason; key: a queue that was no list, and was deleted.",
-    "reason",
-    tuple(Reason),
-)
-WINDOW = Count(
-    "worker_window_seconds", "Seconds in which the device was inside a measurement window; their rate is its duty."
-)
-MEASURING = Duration("worker_measuring", "Time of one job on the device, without claiming, marking and landing.", _LONG)
-BATCH = Duration("worker_batch", "Time of one batch, from its claim to the end of its landing.", _LONG)
-CLAIM = Duration("worker_claim", "Time to claim a batch, or to find that there is nothing to claim.", _SHORT)
-MARK = Duration("worker_mark", "Time to renew the lease and name the next job, before each job.", _SHORT)
-LAND = Duration("worker_land", "Time to land the rows of a batch.", _SHORT)
 
 _COUNTS = {
     PARENT: (JOBS, DATABASE_ERRORS, CHILD_DEATHS, REFUSED),

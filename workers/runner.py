@@ -40,10 +40,20 @@ from farm.kernels.binary import Binary
 from farm.kernels.toolchains import BUILT_WITH, Versions
 from farm.measurement import Measurement, Source
 from farm.metrics import Metrics
+from farm.monitoring.worker_metrics import (
+    BATCH,
+    CLAIM,
+    DATABASE_ERRORS,
+    JOBS,
+    LAND,
+    LEASES_LOST,
+    MARK,
+    MEASURING,
+    WINDOW,
+)
 from workers.canary import RULES, SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
 from workers.failure_kinds import kind_of
-from workers.metrics import BATCH, CLAIM, DATABASE_ERRORS, JOBS, LAND, LEASES_LOST, MARK, MEASURING, WINDOW
 from workers.preparation import AHEAD, Preparation
 
 log = logging.getLogger(__name__)

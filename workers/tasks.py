@@ -35,6 +35,7 @@ from farm.db.engine import MEASURING, Fault, FaultLog, fault_of, make_engine
 from farm.db.states import DeviceState
 from farm.errors import CanaryFailed, DevicePoisoned, FarmError, LeaseHeld, SessionLost, first_line
 from farm.metrics import Metrics
+from farm.monitoring.worker_metrics import CANARY_FAILURES, CHILD_DEATHS, DATABASE_ERRORS, JOBS, REFUSED
 from farm.settings import settings
 from farm.signing import Purpose
 from farm.variables import WORKER_DEVICE_ID, WORKER_SESSION
@@ -42,7 +43,7 @@ from workers.canary import prove
 from workers.device_lock import EXIT_SESSION_LOST
 from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
-from workers.metrics import CANARY_FAILURES, CHILD, CHILD_DEATHS, DATABASE_ERRORS, JOBS, PARENT, REFUSED, metrics_of
+from workers.metrics import CHILD, PARENT, metrics_of
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, EXIT_TRIAL, TRIAL_SECONDS, Deadline, Runner
 from workers.stopping import STOP_SIGNAL, stopping
 from workers.watchdog import Watchdog

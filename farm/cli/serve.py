@@ -74,7 +74,7 @@ def serve(
     """
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing
-    from farm.web import serving
+    from farm.web import measured, serving
     from farm.web.app import MAX_THREADS
 
     if (certificate is None) is not (key is None):
@@ -97,6 +97,7 @@ def serve(
         own_key = None if policy.local is None else policy.local.key
         with (
             closing(Access(settings(), who="the web page", opened=opened)) as access,
+            measured.served(opened.settings) as metrics,
             announced(opened.settings, address, page=page, key=own_key),
         ):
             serving.serve(
@@ -105,6 +106,7 @@ def serve(
                 policy=policy,
                 certificate=certificate,
                 key=key,
+                metrics=metrics,
                 ready=lambda: _say(address, page, opened, policy),
             )
 

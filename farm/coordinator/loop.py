@@ -13,21 +13,10 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from farm.coordinator.dispatch import MAX_BATCHES_PER_TURN, form_batches, make_way, read_schedule, send_batches
+from farm.coordinator.exported import ERRORS, FOLDED, FORMED, REAPED, RECALLED, RESENT, SENT, STEPS, TURN
 from farm.coordinator.job_costs import CostBook
 from farm.coordinator.leading import Lead, leadership
-from farm.coordinator.metrics import (
-    ERRORS,
-    FOLDED,
-    FORMED,
-    REAPED,
-    RECALLED,
-    RESENT,
-    SENT,
-    STEPS,
-    TURN,
-    StepFailure,
-    Watch,
-)
+from farm.coordinator.metrics import StepFailure, Watch
 from farm.coordinator.quarantine import CorruptionWatch, quarantine_refuted, send_trials
 from farm.coordinator.rate_limits import RateLimit
 from farm.coordinator.retraining import Retraining

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from farm.coordinator import exported
 from farm.coordinator.estimates import Cause, read_farm_state, what_is_stuck
 from farm.db import gauges
 from farm.db.engine import DISPATCHING, make_engine
 from farm.errors import first_line
-from farm.metrics import PREFIX, Count, Duration, Metrics, PrometheusMetrics, serving
+from farm.metrics import PREFIX, VERSION, Gauge, Metrics, PrometheusMetrics, serving
 from farm.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,32 +37,6 @@ REFRESH_SECONDS = 5.0
 
 READ_SECONDS = 5.0
 """A reading that takes longer is given up."""
-
-TURN = Duration(
-    "coordinator_turn",
-    "Time of one turn of the leading coordinator: repair, form, send, count.",
-    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-)
-FORMED = Count("batches_formed", "Batches formed of jobs that waited.")
-SENT = Count("batches_sent", "Batches sent to the broker for the first time.")
-RESENT = Count("batches_resent", "Messages of batches sent again, because no worker had claimed the batch.")
-REAPED = Count("batches_reaped", "Batches taken back because their lease passed.")
-RECALLED = Count("batches_recalled", "Batches taken back because no live device serves their queue.")
-FOLDED = Count("batches_folded", "Batches that ended and were added to the counters of their lanes.")
-ERRORS = Count(
-    "coordinator_service_errors", "Turns or readings that a service did not answer.", "service", ("database", "broker")
-)
-STEPS = (
-    "reap", "let_go", "give_up", "schedule", "recall", "make_way", "form", "send", "trainings", "builds", "fold",
-    "finish", "rounds", "learning", "health",
-)  # fmt: skip
-"""The steps of a turn, in their order: see `farm.coordinator.loop`."""
-
-STEP_ERRORS = Count(
-    "coordinator_step_errors", "Errors of the steps of a turn. The other steps run all the same.", "step", STEPS
-)
-
-COUNTS = (FORMED, SENT, RESENT, REAPED, RECALLED, FOLDED, ERRORS, STEP_ERRORS)
 
 SLOW_SECONDS = 5.0
 """A step that has not ended for this long is named as one that fails is. With the next renewal of the term, which is 3 s later
@@ -128,7 +103,7 @@ def watching(settings: Settings, database_url: str) -> Iterator[Watch]:
 
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    watch = Watch(PrometheusMetrics(registry, COUNTS, (TURN,)))
+    watch = Watch(PrometheusMetrics(registry, exported.COUNTS, (exported.TURN,)))
     session = {**DISPATCHING, "statement_timeout": f"{READ_SECONDS:g}s"}
     engine = make_engine(database_url, application="farm coordinator metrics", pool_size=1, session=session)
     registry.register(FarmCollector(engine, watch, settings))
@@ -147,74 +122,40 @@ class _Reading:
     stuck: Mapping[Cause, int]
 
 
-def _gauge(
-    name: str, meaning: str, values: Mapping[tuple[str, ...], float], *, labels: Sequence[str] = ()
-) -> GaugeMetricFamily:
+def _gauge(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> GaugeMetricFamily:
     """A gauge with the values of its labels. One without labels has the single key `()`."""
     from prometheus_client.core import GaugeMetricFamily
 
-    gauge = GaugeMetricFamily(PREFIX + name, meaning, labels=labels)
+    family = GaugeMetricFamily(PREFIX + gauge.name, gauge.help, labels=gauge.labels)
     for key, value in values.items():
-        gauge.add_metric(key, value)
-    return gauge
+        family.add_metric(key, value)
+    return family
 
 
 def _gauges_of(reading: _Reading) -> Iterator[GaugeMetricFamily]:
     """The state of the farm. Every known label has a value, zeros too."""
     farm, holders, contended = reading.farm, reading.farm.lock_holders, reading.farm.contended
-    by_type = ("device_type", "state")
-    yield _gauge("jobs", "Jobs of the active campaigns, by state.", _by(farm.jobs), labels=("state",))
-    yield _gauge(
-        "jobs_stuck",
-        "Jobs of the active campaigns that will not be measured as things stand, by cause.",
-        {(cause,): reading.stuck.get(cause, 0) for cause in Cause},
-        labels=("cause",),
-    )
-    yield _gauge(
-        "devices",
-        "Devices by type and state; live and silent ones would take work.",
-        _by_two(farm.devices),
-        labels=by_type,
-    )
-    yield _gauge("batches", "Unclaimed and leased batches.", _by_two(farm.batches), labels=by_type)
-    yield _gauge(
-        "oldest_unclaimed_batch_age_seconds",
-        "Age of the oldest unclaimed batch; 0 without any.",
-        {(): farm.oldest_unclaimed_s},
-    )
-    yield _gauge("kernels", "Kernels that are built ahead of time, by state.", _by(farm.kernels), labels=("state",))
-    yield _gauge(
-        "worker_versions",
-        "Live devices by the version that their worker runs.",
-        _by(farm.versions),
-        labels=("version",),
-    )
-    yield _gauge(
-        "jobs_unsupported",
-        "Jobs that wait because a version of the workers cannot read them.",
-        {(): farm.unsupported},
-    )
-    yield _gauge(
-        "devices_contended",
-        "Devices that a second farm-worker wanted to serve in the last ten minutes.",
-        {(): sum(one.contended_at is not None for one in contended)},
-    )
-    yield _gauge(
-        "rows_overlapped",
-        "Rows that two workers measured on one device at the same time, and that are no results.",
-        {(): sum(one.overlapped_rows for one in contended)},
-    )
-    yield _gauge("builders", "Builders with a recent heartbeat.", {(): farm.builders})
-    yield _gauge(
-        "lock_holders",
-        "Sessions of Postgres that have held locks on tables of the farm for more than some seconds.",
-        {(): len(holders)},
-    )
-    yield _gauge(
-        "lock_held_seconds",
-        "For how long the oldest of these sessions has held its locks; 0 where there is none.",
-        {(): max((one.held_s or 0.0 for one in holders), default=0.0)},
-    )
+    yield _gauge(exported.JOBS, _by(farm.jobs))
+    yield _gauge(exported.CAMPAIGN_JOBS, _by_two(farm.campaigns))
+    yield _gauge(exported.STUCK, {(cause,): reading.stuck.get(cause, 0) for cause in Cause})
+    yield _gauge(exported.DEVICES, _by_two(farm.devices))
+    yield _gauge(exported.BATCHES, _by_two(farm.batches))
+    yield _gauge(exported.OLDEST, {(): farm.oldest_unclaimed_s})
+    yield _gauge(exported.KERNELS, _by(farm.kernels))
+    yield _gauge(exported.VERSIONS, _by(farm.versions))
+    yield _gauge(exported.UNSUPPORTED, {(): farm.unsupported})
+    yield _gauge(exported.CONTENDED, {(): sum(one.contended_at is not None for one in contended)})
+    yield _gauge(exported.OVERLAPPED, {(): sum(one.overlapped_rows for one in contended)})
+    yield _gauge(exported.BUILDERS, {(): farm.builders})
+    yield _gauge(exported.POWER, _of_devices(farm.sensors, "power_w"))
+    yield _gauge(exported.POWER_LIMIT, _of_devices(farm.sensors, "power_limit_w"))
+    yield _gauge(exported.SM_CLOCK, _of_devices(farm.sensors, "sm_clock_mhz"))
+    yield _gauge(exported.TEMPERATURE, _of_devices(farm.sensors, "temperature_c"))
+    yield _gauge(exported.DATABASE_SIZE, {(): farm.database.size_bytes})
+    yield _gauge(exported.CONNECTIONS, {(): farm.database.connections})
+    yield _gauge(exported.MAX_CONNECTIONS, {(): farm.database.max_connections})
+    yield _gauge(exported.LOCK_HOLDERS, {(): len(holders)})
+    yield _gauge(exported.LOCK_HELD, {(): max((one.held_s or 0.0 for one in holders), default=0.0)})
 
 
 S = TypeVar("S", bound=str)
@@ -226,6 +167,12 @@ def _by(counts: Mapping[S, int]) -> dict[tuple[str, ...], float]:
 
 def _by_two(counts: Mapping[str, Mapping[S, int]]) -> dict[tuple[str, ...], float]:
     return {(first, second): n for first, of_first in counts.items() for second, n in of_first.items()}
+
+
+def _of_devices(sensors: Sequence[gauges.Sensors], field: str) -> dict[tuple[str, ...], float]:
+    """A number of each device that has it."""
+    values = {(one.device, one.device_type): getattr(one, field) for one in sensors}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 class FarmCollector:
@@ -245,19 +192,17 @@ class FarmCollector:
 
     def collect(self) -> Iterator[Metric]:
         leading = self._watch.leading
-        yield _gauge("coordinator_leading", "1 where this coordinator leads, 0 where it waits to.", {(): leading})
+        yield _gauge(exported.LEADING, {(): leading})
+        yield _gauge(exported.METRICS_VERSION, {(): VERSION})
         if self._watch.term is not None:
-            meaning = "The term in which this coordinator leads, or led last; each leader has a higher one."
-            yield _gauge("coordinator_term", meaning, {(): self._watch.term})
+            yield _gauge(exported.TERM, {(): self._watch.term})
         if not leading:
             return
         failing = self._watch.failing()
-        yield _gauge(
-            "coordinator_step_failing_seconds",
-            "For how long a step of the turn has failed, or has not ended; 0 where it works.",
-            {(step,): failing[step][1] if step in failing else 0 for step in STEPS},
-            labels=("step",),
-        )
+        seconds: dict[tuple[str, ...], float] = {
+            (step,): failing[step][1] if step in failing else 0 for step in exported.STEPS
+        }
+        yield _gauge(exported.STEP_FAILING, seconds)
         if (reading := self._read()) is not None:
             yield from _gauges_of(reading)
 
@@ -282,5 +227,5 @@ class FarmCollector:
                 return _Reading(found, stuck)
         except DBAPIError as error:
             log.warning("the farm's state could not be read: %s", first_line(error))
-            self._watch.metrics.count(ERRORS, value="database")
+            self._watch.metrics.count(exported.ERRORS, value="database")
             return None

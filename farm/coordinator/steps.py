@@ -11,7 +11,8 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from farm.coordinator.metrics import STEP_ERRORS, StepFailure, Watch
+from farm.coordinator.exported import STEP_ERRORS
+from farm.coordinator.metrics import StepFailure, Watch
 from farm.db.engine import Fault, fault_of
 from farm.errors import NotLeading, first_line
 

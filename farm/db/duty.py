@@ -24,7 +24,8 @@ MAX_RECENT_ROWS = 50_000
 RECENT_SECONDS = 600.0
 """What `recent` covers."""
 
-_REPLAYING = [backend.value for backend in Backend if not backend.runs_kernels]
+REPLAYING = [backend.value for backend in Backend if not backend.runs_kernels]
+"""Backends whose rows have the numbers of another device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,12 @@ _LATELY = text(
 
 def of_campaign(connection: Connection, campaign_id: int, *, max_rows: int = MAX_ROWS) -> list[Duty]:
     """Duty of each device of a campaign, ordered by host and device."""
-    parameters = {"campaign_id": campaign_id, "most": max_rows, "break": BREAK_SECONDS, "replaying": _REPLAYING}
+    parameters = {"campaign_id": campaign_id, "most": max_rows, "break": BREAK_SECONDS, "replaying": REPLAYING}
     return [Duty(**row) for row in connection.execute(_OF_CAMPAIGN, parameters).mappings()]
 
 
 def recent(connection: Connection, *, seconds: float = RECENT_SECONDS) -> dict[int, Duty]:
     """Duty of each device in the last `seconds`, by device id."""
-    parameters = {"lately": seconds, "most": MAX_RECENT_ROWS, "break": BREAK_SECONDS, "replaying": _REPLAYING}
+    parameters = {"lately": seconds, "most": MAX_RECENT_ROWS, "break": BREAK_SECONDS, "replaying": REPLAYING}
     found = (Duty(**row) for row in connection.execute(_LATELY, parameters).mappings())
     return {duty.device_id: duty for duty in found}

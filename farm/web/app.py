@@ -19,8 +19,10 @@ import farm
 from farm.api import PREFIX
 from farm.api.access import Access
 from farm.errors import FarmError, TookTooMuchMemory
+from farm.metrics import Metrics
 from farm.web import errors
 from farm.web.limits import PROCESS_MEMORY_BYTES
+from farm.web.measured import Measured
 from farm.web.pages import readable, routes_of_pages
 from farm.web.processes import Processes
 from farm.web.routes import routes_of_operations
@@ -41,12 +43,13 @@ MAX_THREADS = 20
 class App(FastAPI):
     """The application inside its guard, which also covers Starlette's responses to defects."""
 
-    def __init__(self, *, policy: Policy, **settings: Any) -> None:
+    def __init__(self, *, policy: Policy, metrics: Metrics, **settings: Any) -> None:
         super().__init__(**settings)
         self._policy = policy
+        self._metrics = metrics
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Guard(self.unguarded(), policy=self._policy)
+        return Measured(Guard(self.unguarded(), policy=self._policy), self._metrics)
 
     def unguarded(self) -> ASGIApp:
         """The application for requests that passed the guard of another process."""
@@ -61,16 +64,20 @@ async def _with_threads(app: FastAPI) -> AsyncIterator[None]:
         app.state.processes.close()
 
 
-def make_app(access: Access, *, policy: Policy, processes: Processes | None = None) -> App:
+def make_app(
+    access: Access, *, policy: Policy, processes: Processes | None = None, metrics: Metrics | None = None
+) -> App:
     """The web application of a farm.
 
     Args:
         access: shared by all requests. The caller closes it.
         policy: who may send requests, and how.
         processes: for expensive operations. Without them, these run in this process without limits of time and memory.
+        metrics: count the requests.
     """
     app = App(
         policy=policy,
+        metrics=metrics or Metrics(),
         title="GEMM Farm",
         version=farm.__version__,
         description=DESCRIPTION,

@@ -18,6 +18,7 @@ import uvicorn
 from farm.addresses import is_loopback
 from farm.api.access import Access
 from farm.errors import AddressUnusable, ServingRefused, first_line
+from farm.metrics import Metrics
 from farm.web.app import make_app
 from farm.web.connections import BoundedConnection
 from farm.web.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS
@@ -74,6 +75,7 @@ def serve(
     policy: Policy,
     certificate: Path | None = None,
     key: Path | None = None,
+    metrics: Metrics | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serves until SIGINT or SIGTERM: requests in progress have `GRACE_SECONDS` then. `ready` is called once before that.
@@ -83,7 +85,7 @@ def serve(
     _allow_files()
     processes = Processes(access.settings, access.session.urls, policy)
     config = uvicorn.Config(
-        make_app(access, policy=policy, processes=processes),
+        make_app(access, policy=policy, processes=processes, metrics=metrics),
         log_config=None,
         http=BoundedConnection,
         loop="farm.web.serving:event_loop",

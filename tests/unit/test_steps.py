@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from farm.coordinator.metrics import STEP_ERRORS, Watch
+from farm.coordinator.exported import STEP_ERRORS
+from farm.coordinator.metrics import Watch
 from farm.coordinator.steps import LOG_SECONDS, MAX_PAUSE_SECONDS, OneByOne, PartlyFailed, Steps, error_text
 from farm.errors import NotLeading
 from farm.metrics import Count, Metrics
