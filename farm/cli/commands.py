@@ -87,6 +87,7 @@ COMMANDS = (
     Entry("restore", "deleting:restore", OPERATE, "Restore a deleted campaign, import or model."),
     Entry("deleted", "deleting:deleted", OPERATE, "List deletions that can be restored, with their time and size."),
     Entry("vacuum", "deleting:vacuum", OPERATE, "Remove deleted data permanently."),
+    Entry("backup", "backup:app", OPERATE, "Back up the farm while it runs, check backups, and restore them."),
     Entry("redis", "redis_users:app", OPERATE, "Manage the users of Redis."),
     Entry("db", "database:app", OPERATE, "Manage the revision of the database and the roles of services, workers and readers."),
 )  # fmt: skip
@@ -108,6 +109,7 @@ LOCAL: Mapping[str, str] = {
     "metrics": "reads files of this machine, and needs no services",
     "keys": "reads and makes keys of this machine",
     "redis": "sets up the farm's Redis",
+    "backup": "copies the farm's database and this machine's registry",
     "db": "sets up the farm's database",
 }
 """Commands that FARM_API_URL does not reach, with the reason. All others work over the API: see docs/serving.md."""

@@ -126,6 +126,32 @@ def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], Non
     return found
 
 
+def first() -> str:
+    """The first revision, from which this version of the farm has a way to its own."""
+    return min(_revisions())
+
+
+def create_tables(connection: Connection, revision: str) -> None:
+    """Creates the tables of a revision in an empty database, without views, functions and triggers, and waits for other migrations.
+
+    For rows of a backup, which no trigger may change. `complete` does the rest. The caller owns the transaction.
+    """
+    from alembic import command
+
+    config = _config()
+    config.attributes.update(connection=connection, tables_alone=True)
+    command.upgrade(config, revision)
+
+
+def complete(connection: Connection) -> None:
+    """Brings tables of `create_tables` to this version's revision, and creates all views, functions and triggers."""
+    from alembic import command
+
+    config = _config()
+    config.attributes.update(connection=connection, every_object=True)
+    command.upgrade(config, "head")
+
+
 def downgrade(engine: Engine, revision: str) -> None:
     """Takes the database back to a revision; `base` removes everything. Raises `MigrationBlocked`."""
     from alembic import command

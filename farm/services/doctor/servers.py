@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from farm.db.engine import check_reachable, make_engine
 from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
-from farm.formatting import some_of
+from farm.formatting import seconds_text, some_of
 from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
@@ -114,6 +114,28 @@ def check_encryption(settings: Settings) -> Check:
         return Check("encryption", CheckState.OK, "no connection to another machine goes without TLS")
     fix = 'turn TLS on (docs/operating.md, "Encryption between hosts"), unless a VPN or the network of one machine carries it'
     return Check("encryption", CheckState.WARNING, "; ".join(found), fix)
+
+
+_LAST_BACKUP = text("""
+SELECT name, at, extract(epoch FROM clock_timestamp() - at)::float8 AS age_s FROM audit
+WHERE operation = 'backup_create' ORDER BY id DESC LIMIT 1
+""")
+
+
+def check_backup(settings: Settings) -> Check:
+    """When the last backup was taken. Whether it is still there is known to its folder alone."""
+    found = _asked(
+        settings,
+        "backup",
+        lambda connection: connection.execute(_LAST_BACKUP).one_or_none(),
+        idle="not known",
+    )
+    if isinstance(found, Check):
+        return found
+    if found is None:
+        return Check("backup", CheckState.OK, "none was taken with farm backup create")
+    ago = seconds_text(found.age_s)
+    return Check("backup", CheckState.OK, f"{found.name}, {found.at:%Y-%m-%d %H:%M} UTC, {ago} ago")
 
 
 def check_coordinator(settings: Settings) -> Check:
