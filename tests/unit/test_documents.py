@@ -121,6 +121,8 @@ def tables_in(path: Path) -> list[str]:
         ("docs/problems.md", 2),
         ("docs/planning.md", 1),
         ("docs/models.md", 4),
+        ("docs/exporting.md", 1),
+        ("docs/checking.md", 1),
     ],
 )
 def test_documents_show_the_figures_of_the_committed_benchmarks(document: str, figures: int) -> None:
