@@ -98,6 +98,7 @@ LOCAL: Mapping[str, str] = {
     "replay": "replays on this machine",
     "measure": "measures on this machine, and needs no services",
     "check": "measures on this machine, and needs no services",
+    "export tunableop": "writes nothing, and needs no services",
     "shapes": "reads files of this machine, and needs no services",
     "serve": "is the server",
     "up": "starts programs on this machine",

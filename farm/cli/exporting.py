@@ -15,6 +15,7 @@ from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
 from farm.cli.plan import workload
 from farm.cli.workload_options import trace_help
+from farm.errors import NothingToExport
 from farm.exporters import TUNED, kernel_table
 from farm.exporters import aiconfigurator as planner
 from farm.exporters import dataset as datasets
@@ -152,6 +153,20 @@ def table(
     with farm_of(settings()) as farm:
         planned = farm.ask(plans.plan, query)
     write_export(kernel_table.export(planned, device_type), output, folder=True, force=force)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def tunableop() -> None:
+    """Say why PyTorch's TunableOp cannot get kernels from the farm. Writes nothing.
+
+    Examples:
+        farm export tunableop
+    """
+    raise NothingToExport(
+        tool="TunableOp",
+        why="on NVIDIA GPUs, its only solution in PyTorch up to 2.13 is Default. PyTorch 2.14 names a kernel of cuBLASLt by a number that "
+        "the farm does not store. farm export inductor writes a table for PyTorch's compiler.",
+    )
 
 
 def add_command(tool: TunedFormat) -> None:

@@ -137,7 +137,7 @@ def _confirmed(farm: Farm, found: Planned, count: int, timeout: float) -> bool:
     for device_type in dict.fromkeys(one.device_type for one in found.plans):
         wanted = plans.to_confirm(found, device_type, count)
         if not wanted:
-            remarks.print(f"{device_type}: every GEMM was measured.")
+            remarks.print(f"{device_type}: its plans have no predicted GEMM, so nothing is measured.")
             continue
         try:
             measure(farm, Candidates(device_type=device_type, configurations=wanted, power=True), timeout)

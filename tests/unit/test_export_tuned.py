@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from farm.api.results import Identity, Results
 from farm.cli.check_view import Compared, Run
+from farm.cli.exporting import app
 from farm.errors import BadInput, NothingToExport, OtherConsumerVersion
 from farm.exporters import TUNED
 from farm.exporters.exporter import Export
@@ -218,3 +220,9 @@ def test_files_for_another_version_or_without_rows_are_refused(tool: str) -> Non
         exported(tool, row(SMALL, 0.02), version="0.0.1")
     with pytest.raises(NothingToExport, match=tool):
         exported(tool)
+
+
+def test_tunableop_has_no_files_and_the_error_names_what_has() -> None:
+    result = CliRunner().invoke(app, ["tunableop", "--type", "nvidia-h200", "--output", "files"])
+    assert isinstance(result.exception, NothingToExport)
+    assert "farm export inductor" in str(result.exception)
