@@ -21,12 +21,13 @@ from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
 from farm.formatting import scalars_text, types_of_text
 from farm.fusion import Fusion
-from farm.gemm import MAX_EXTENT, added_columns
+from farm.gemm import MAX_EXTENT, Problem, added_columns
 from farm.groups import NONE, Groups
 from farm.kernels import Configuration
 from farm.measurement import MeasuringRules, Source
-from farm.report.best import BestKernel, TimedKernel, summary
+from farm.report.best import TimedKernel, summary
 from farm.report.best import best as best_of
+from farm.report.workload import Workload, workloads
 from farm.repro import repro_command
 from farm.scale import Scale
 from farm.schema.column import Column, ColumnType
@@ -149,6 +150,9 @@ class Best(CampaignOutcome):
     search: dict[str, Any] | None
     waiting: int
     summary: dict[str, Any]
+    workloads: list[Workload] = Field(
+        description="the time of all GEMMs, each as often as the campaign's trace or language model computes it, by device type"
+    )
     found: list[BestOf]
 
 
@@ -335,14 +339,19 @@ def best(
     given = {"batch": batch, "scale": scale, "fused": fused, "groups": in_groups, "sparsity": sparsity}
     wanted = {name: value for name, value in given.items() if value is not None}
 
-    def is_wanted(one: BestKernel) -> bool:
-        return type in (None, one.device_type) and wanted.items() <= added_columns(one.problem).items()
+    def is_wanted(problem: Problem) -> bool:
+        return wanted.items() <= added_columns(problem).items()
 
     with access.connect() as connection:
         stored = campaigns.find(connection, campaign)
         asked = Campaign.from_document(stored["document"])
         counts = campaigns.counts(connection, stored["id"])
-        found = [one for one in best_of(connection, stored["id"], asked) if is_wanted(one)]
+        found = [
+            one
+            for one in best_of(connection, stored["id"], asked)
+            if type in (None, one.device_type) and is_wanted(one.problem)
+        ]
+    counted = {problem: count for problem, count in asked.counts.items() if is_wanted(problem)}
     return Best(
         campaign=stored["name"],
         digest=stored["digest"],
@@ -351,5 +360,6 @@ def best(
         counts=counts,
         waiting=campaigns.open_jobs(counts),
         summary=summary(found),
+        workloads=workloads(found, counted),
         found=[BestOf(**one.to_json()) for one in found],
     )

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from farm.campaign.axes import shown
 from farm.campaign.checks import check_written
 from farm.campaign.constraints import PROBLEM_NAMES, Constraint, parse_constraint
 from farm.campaign.drawing import DomainSource, max_without_kernel
+from farm.campaign.gemm_blocks import GemmsBlock
 from farm.campaign.kernel_blocks import KERNELS, KernelBlock
 from farm.campaign.messages import PRODUCT_KEYS, add_findings, missing_key
 from farm.campaign.problem_blocks import Block, DomainBlock, ListingBlock, with_whole_weights
@@ -188,6 +190,16 @@ class Campaign(FileModel):
         """Sets the origin that messages name."""
         self._origin = origin
         return self
+
+    @property
+    def counts(self) -> dict[Problem, float]:
+        """How often a program computes each problem, of blocks that list problems with their counts."""
+        found = defaultdict[Problem, float](float)
+        for block in self.problems:
+            if isinstance(block, GemmsBlock):
+                for problem, count in block.gemms.weight_of.items():
+                    found[problem] += count
+        return dict(found)
 
     @property
     def where(self) -> str:

@@ -41,6 +41,8 @@ def show(
         console.print(f"{known.campaign} has no measurements under its own rules yet.")
     else:
         _print(known.campaign, known.found, known.summary, limit)
+        for workload in known.workloads:
+            console.print(workload.sentence)
     if known.waiting:
         remarks.print(f"{known.waiting:,} jobs are open, so these results are not final.")
 

@@ -22,6 +22,7 @@ from farm.report.accuracy import Accuracy
 from farm.report.best import BestKernel, best
 from farm.report.operand_effects import OperandEffect, operand_effects
 from farm.report.result_points import Results, reduced
+from farm.report.workload import Workload, workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ class CampaignData:
     origins: Sequence[Origin]
     failed: Sequence[Failed]
     found: Sequence[BestKernel]
+    # Of all GEMMs, by device type; empty without counts.
+    workloads: Sequence[Workload]
     tiles: Sequence[DeviceTiles]
     watched: Sequence[SentinelSeries]
     # Points of the learning curve, by pool and round.
@@ -108,7 +111,7 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Camp
         campaign = Campaign.from_document(stored["document"])
         only = {"campaign_id": campaign_id, "device_type": device_type}
         origins = _origins(connection, only)
-        found = best(connection, campaign_id, campaign)
+        found = [one for one in best(connection, campaign_id, campaign) if device_type in (None, one.device_type)]
         return CampaignData(
             stored=stored,
             counts=campaigns.counts(connection, campaign_id),
@@ -117,7 +120,8 @@ def gather(engine: Engine, name: str, *, device_type: str | None = None) -> Camp
             results=_results(engine, arrow_columns.snapshot_of(connection), campaign_id, device_type),
             origins=origins,
             failed=_failed(connection, only),
-            found=[one for one in found if device_type in (None, one.device_type)],
+            found=found,
+            workloads=workloads(found, campaign.counts),
             tiles=_tiles(connection, only),
             watched=[
                 one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ def best(data: CampaignData) -> Section:
             "kernel with the least energy, and what it saves is compared with the fastest one. The burst time is shown where it "
             f"differs from the time by more than {APART:.0%}."
         ),
-        sentences=[*_best_sentences(total), *_constant_parameters(results)],
+        sentences=[*_best_sentences(total), *(one.sentence for one in data.workloads), *_constant_parameters(results)],
         tables=[
             Table(
                 caption="The best kernel of each problem",
@@ -177,7 +178,11 @@ def best(data: CampaignData) -> Section:
                 rows=[[row[name] for name in shown] for row in rows],
             )
         ],
-        data={"summary": total, "found": [one.to_json() for one in found]},
+        data={
+            "summary": total,
+            "workloads": [asdict(one) for one in data.workloads],
+            "found": [one.to_json() for one in found],
+        },
     )
 
 
