@@ -347,6 +347,10 @@ class DatabaseIsNewer(WrongRevision):
     """The database is at revision {found}, of a newer version of the farm; this one knows revisions up to {needed}.{hint} Install the newer version on this machine."""
 
 
+class UpgradeRefused(WrongRevision):
+    """The database was not changed: after this upgrade it serves {oldest}, and these programs are older: {programs}. Stop them or install a version between both there first; `farm db programs` lists all programs. `--force` upgrades all the same: they fail then until you replace them."""
+
+
 class MigrationBlocked(ServiceUnavailable):
     """The database was not changed: other sessions hold locks on its tables ({why}). `farm doctor` lists them. Run this again when they have ended."""
 

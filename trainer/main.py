@@ -12,10 +12,12 @@ from celery import signals
 
 from farm.broker.celery_app import consume, make_app
 from farm.broker.queues import TRAIN_QUEUE
+from farm.db.states import ProgramKind
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
 from farm.services.reconnecting import connected_services, set_on_signals
+from farm.services.registering import registered
 from farm.settings import idle_exit_s, settings
 
 USAGE = """usage: farm-trainer
@@ -52,7 +54,10 @@ def main() -> None:
             settings.cache_clear()
             # One training at a time, in this very process: it holds no device, and libraries are loaded once.
             app = make_app(urls.broker_url, include=("trainer.tasks",))
-            status = consume(app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", stop=stop, idle_s=idle_exit_s())
+            with registered(urls.database_url, ProgramKind.TRAINER):
+                status = consume(
+                    app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", stop=stop, idle_s=idle_exit_s()
+                )
         sys.exit(status)
     except FarmError as error:
         sys.exit(print_error(error))

@@ -18,10 +18,12 @@ from farm.broker.queues import BUILD_QUEUE
 from farm.builds import slots_of
 from farm.builds.stores import store_of
 from farm.db import kernels, migrate
+from farm.db.states import ProgramKind
 from farm.devices import host_name
 from farm.errors import first_line
 from farm.logs import set_up_logging
 from farm.services.reconnecting import connected_services
+from farm.services.registering import registered
 from farm.services.task_runner import heartbeats
 from farm.settings import idle_exit_s, settings
 from workers import building
@@ -50,7 +52,7 @@ def serve(stop: threading.Event) -> None:
         log.info("building with %s, %d at a time", " and ".join(toolchains), slots)
         app = make_app(urls.broker_url, include=("workers.building",))
         name = f"{host_name()}:{os.getpid()}"
-        with _announced(engine, name, toolchains, slots):
+        with _announced(engine, name, toolchains, slots), registered(urls.database_url, ProgramKind.BUILDER):
             # The compiler is a process of its own, so threads are enough.
             consume(
                 app,

@@ -12,11 +12,13 @@ import typer
 from farm.control_characters import REPLACEMENT, neutralised
 from farm.db import migrate
 from farm.db.engine import ANNOUNCING
+from farm.db.states import ProgramKind
 from farm.errors import BadInput, FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
 from farm.services.process_groups import collect_orphans
 from farm.services.reconnecting import connected_services, set_on_signals
+from farm.services.registering import registered
 from farm.settings import environment_for_children, settings
 from workers import metrics
 from workers.device_watcher import DeviceWatcher
@@ -50,7 +52,8 @@ def serve(selection: str, stop: threading.Event) -> None:
             FARM_HOME=str(settings().home.absolute()),
             **variables,
         )
-        Host(watcher, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
+        with registered(urls.database_url, ProgramKind.WORKER):
+            Host(watcher, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
 
 
 def _command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,7 +14,8 @@ from rich.markup import escape
 from sqlalchemy import Engine
 
 from farm.cli.output import JsonOption, console, emit_json, remarks
-from farm.db import audit, migrate, roles, service_roles
+from farm.cli.tables import Column, Table
+from farm.db import audit, live_programs, migrate, roles, service_roles
 from farm.db.engine import make_engine
 from farm.db.service_roles import Service
 from farm.errors import BadRole
@@ -27,8 +29,15 @@ app = typer.Typer(
 
 
 @app.command()
-def upgrade(as_json: JsonOption = False) -> None:
+def upgrade(
+    force: Annotated[
+        bool, typer.Option("--force", help="Upgrade even if live programs fail then.", show_default=False)
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Upgrade the database to the revision that this version of the farm needs. Data are kept.
+
+    Programs that run go on. If the new revision does not serve a live program, nothing is changed.
 
     Examples:
         farm db upgrade
@@ -37,6 +46,7 @@ def upgrade(as_json: JsonOption = False) -> None:
         before = migrate.upgrade(
             engine,
             waiting=lambda: remarks.print("Another upgrade of this database is under way; waiting until it ends."),
+            check=None if force else live_programs.require_served_after,
         )
         after = migrate.current(engine)
     if as_json:
@@ -49,19 +59,65 @@ def upgrade(as_json: JsonOption = False) -> None:
 
 @app.command()
 def current(as_json: JsonOption = False) -> None:
-    """Show the revision of the database, the revision that this version needs, and the oldest revision of workers that it serves.
+    """Show the revision of the database, the revision that this version needs, and the oldest programs that it serves.
 
     Examples:
         farm db current
     """
     with _database() as engine:
-        found, oldest = migrate.current(engine), migrate.workers_from(engine)
+        found = migrate.current(engine)
+        oldest = {program: migrate.served_from(engine, program) for program in migrate.DECLARATIONS}
     if as_json:
-        emit_json({"current": found, "needed": migrate.head(), "workers_from": oldest})
+        declared = {name: oldest[program] for program, name in migrate.DECLARATIONS.items()}
+        emit_json({"current": found, "needed": migrate.head(), **declared})
         return
     console.print(f"The database is at {found or 'no revision'}; this version needs {migrate.head()}.")
-    if oldest is not None:
-        console.print(f"It serves workers of the farm from revision {oldest} on.")
+    for program, revision in oldest.items():
+        if revision is not None:
+            console.print(f"It serves {program} of the farm from revision {revision} on.")
+
+
+_PROGRAMS = Table(
+    "programs of the farm",
+    Column("host"),
+    Column("program"),
+    Column("version"),
+    Column("revision"),
+    Column("build", priority=2),
+    Column("count", number=True, priority=1),
+    Column("since", "(UTC)", priority=3),
+)
+
+
+@app.command()
+def programs(as_json: JsonOption = False) -> None:
+    """List the live programs of the farm with their hosts and versions.
+
+    A program that was killed is listed for 90 seconds.
+
+    Examples:
+        farm db programs
+    """
+    with _database() as engine, engine.connect() as connection:
+        found = live_programs.live(connection) if migrate.current(engine) else []
+    if as_json:
+        emit_json([asdict(one) for one in found])
+        return
+    if not found:
+        remarks.print("No program of the farm runs.")
+        return
+    _PROGRAMS.print(
+        (
+            one.host,
+            one.program,
+            one.version,
+            one.revision,
+            one.build,
+            one.count,
+            one.started_at and f"{one.started_at:%Y-%m-%d %H:%M}",
+        )
+        for one in found
+    )
 
 
 @app.command(name="roles")

@@ -14,8 +14,10 @@ from farm.api.access import Access
 from farm.cli.output import remarks
 from farm.db import tokens as known_tokens
 from farm.db.engine import ASKING
+from farm.db.states import ProgramKind
 from farm.errors import ServingRefused, WebMissing
 from farm.logs import set_up_logging
+from farm.services.registering import registered
 from farm.services.served import announced, own_name
 from farm.services.session import Session, session
 from farm.settings import settings
@@ -99,6 +101,7 @@ def serve(
             closing(Access(settings(), who="the web page", opened=opened)) as access,
             measured.served(opened.settings) as metrics,
             announced(opened.settings, address, page=page, key=own_key),
+            registered(opened.urls.database_url, ProgramKind.SERVE),
         ):
             serving.serve(
                 access,

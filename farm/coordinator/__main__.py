@@ -10,10 +10,12 @@ from farm.broker.celery_app import make_app
 from farm.coordinator.loop import run
 from farm.coordinator.metrics import watching
 from farm.db.engine import DISPATCHING, PROMPT
+from farm.db.states import ProgramKind
 from farm.errors import FarmError
 from farm.logs import print_error, set_up_logging, warn_of_unknown_variables
 from farm.services.encryption import warn_of_plain_connections
 from farm.services.reconnecting import connected_services, set_on_signals
+from farm.services.registering import registered
 from farm.settings import settings
 
 
@@ -32,7 +34,10 @@ def main() -> int:
                 return 0
             urls, engine = reached
             assert urls.broker_url is not None
-            with watching(settings(), urls.database_url) as watch:
+            with (
+                watching(settings(), urls.database_url) as watch,
+                registered(urls.database_url, ProgramKind.COORDINATOR),
+            ):
                 run(engine, make_app(urls.broker_url), settings(), stop, watch)
     except FarmError as error:
         return print_error(error)

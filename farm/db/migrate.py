@@ -1,9 +1,9 @@
-"""The revision of a database: which it has, which this version needs, which workers it serves, and the way up.
+"""The revision of a database: which it has, which this version needs, which programs it serves, and the way up.
 
-Workers of an older version may work with a newer database, so that a farm is upgraded without a stop: first the database,
+Programs of an older version may work with a newer database, so that a farm is upgraded without a stop: first the database,
 then the coordinator, then its workers one by one. How far back is noted in the table `compatible_revisions`. A migration
-that changes what workers of the version before use declares `workers_from`, its own revision; the last declaration on the
-way to a revision is in force there.
+that changes what workers of the version before use declares `workers_from`, its own revision. One that changes what other
+programs use declares `services_from`. The last declaration on the way to a revision is in force there.
 
 Views, functions and triggers are written once, in the files of `migrations/sql/`. A migration declares the files that it changes
 as `sql`. They run after the last migration: `migrations/README.md` says how to change one.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -103,13 +103,21 @@ def _with_attempts(change: Callable[[], None]) -> None:
     raise MigrationBlocked(why=why)
 
 
-def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], None] | None = None) -> str | None:
+def upgrade(
+    engine: Engine,
+    revision: str = "head",
+    *,
+    waiting: Callable[[], None] | None = None,
+    check: Callable[[Connection, Sequence[ModuleType]], None] | None = None,
+) -> str | None:
     """Brings the database to a revision. What is there already stays.
 
     Of several at a time one goes on, and the others wait and then find nothing to do.
 
     Args:
         waiting: called where another migration is under way, which is waited for.
+        check: called for a database that has tables, before the first migration and in its transaction, with all migrations
+            up to the revision, the newest first. What it raises ends the upgrade.
 
     Returns:
         The revision that was found when it was this one's turn; None where there were no tables.
@@ -120,7 +128,7 @@ def upgrade(engine: Engine, revision: str = "head", *, waiting: Callable[[], Non
     from alembic import command
 
     config = _config(engine)
-    config.attributes["waiting"] = waiting
+    config.attributes |= {"waiting": waiting, "check": check}
     _with_attempts(lambda: command.upgrade(config, revision))
     found: str | None = config.attributes["found"]
     return found
@@ -191,16 +199,26 @@ def require_head(engine: Engine) -> None:
 
 
 def require_for_worker(engine: Engine) -> None:
-    """Raises `DatabaseIsOlder` or `DatabaseIsNewer` where workers of this version cannot work with the database.
+    """As `_require_served`, for workers and builders."""
+    _require_served(engine, WORKERS)
+
+
+def require_for_service(engine: Engine) -> None:
+    """As `_require_served`, for coordinators, trainers, `farm serve` and commands."""
+    _require_served(engine, SERVICES)
+
+
+def _require_served(engine: Engine, program: str) -> None:
+    """Raises `DatabaseIsOlder` or `DatabaseIsNewer` where programs of this version cannot work with the database.
 
     They can where it is at this version's revision, or at a newer one that serves them.
     """
     try:
         require_head(engine)
     except DatabaseIsNewer:
-        oldest = workers_from(engine)
+        oldest = served_from(engine, program)
         if oldest is None or head() < oldest:
-            hint = f" It serves workers from revision {oldest} on." if oldest is not None else ""
+            hint = f" It serves {program} from revision {oldest} on." if oldest is not None else ""
             raise DatabaseIsNewer(found=current(engine), needed=head(), hint=hint) from None
 
 
@@ -234,6 +252,10 @@ def record_upgrade(connection: Connection, found: str | None, reached: str) -> N
 
 
 WORKERS = "workers"
+SERVICES = "services"
+DECLARATIONS = {WORKERS: "workers_from", SERVICES: "services_from"}
+"""By row of `compatible_revisions`, what a migration declares for it."""
+
 _OLDEST = text("SELECT oldest FROM compatible_revisions WHERE program = :program")
 _STORE_OLDEST = text("""
 INSERT INTO compatible_revisions (program, oldest) VALUES (:program, :oldest)
@@ -241,19 +263,24 @@ ON CONFLICT (program) DO UPDATE SET oldest = excluded.oldest
 """)
 
 
-def workers_from(engine: Engine) -> str | None:
-    """The oldest revision whose workers the database serves; None where it does not say."""
+def served_from(engine: Engine, program: str) -> str | None:
+    """The oldest revision whose programs the database serves, for a row of `compatible_revisions`; None where it does not say."""
     try:
         with engine.connect() as connection:
-            oldest: str | None = connection.execute(_OLDEST, {"program": WORKERS}).scalar_one_or_none()
+            oldest: str | None = connection.execute(_OLDEST, {"program": program}).scalar_one_or_none()
     except ProgrammingError:  # it has no such table
         return None
     return oldest
 
 
-def note_workers_from(connection: Connection, modules: Iterable[ModuleType]) -> None:
-    """Stores what the newest of these migrations, which come newest first, declares as `workers_from`."""
-    declared = (getattr(module, "workers_from", None) for module in modules)
-    oldest = next((one for one in declared if one is not None), None)
-    if oldest is not None:
-        connection.execute(_STORE_OLDEST, {"program": WORKERS, "oldest": oldest})
+def declared_oldest(modules: Iterable[ModuleType], program: str) -> str | None:
+    """What the newest of these migrations, which come newest first, declares for a row of `compatible_revisions`."""
+    declared = (getattr(module, DECLARATIONS[program], None) for module in modules)
+    return next((one for one in declared if one is not None), None)
+
+
+def note_served_from(connection: Connection, modules: Sequence[ModuleType]) -> None:
+    """Stores which programs the database serves after these migrations, which come newest first."""
+    for program in DECLARATIONS:
+        if (oldest := declared_oldest(modules, program)) is not None:
+            connection.execute(_STORE_OLDEST, {"program": program, "oldest": oldest})

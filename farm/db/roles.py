@@ -49,6 +49,7 @@ FUNCTIONS = (
     "worker_land", "worker_land_sentinel", "worker_register", "worker_begin_session", "worker_announce_version",
     "worker_heartbeat", "worker_leave", "worker_unfit", "worker_note_claim_error", "worker_vanish", "worker_note_overlap",
     "worker_begin_probation", "worker_fail_trial", "worker_pass_trial",
+    "program_announce", "program_leave",
 )  # fmt: skip
 """Functions that a worker may call. They run with the owner's rights, and only act for devices of the login's host."""
 

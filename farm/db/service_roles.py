@@ -104,6 +104,8 @@ TABLES: Mapping[str, Rights] = {
     "measurements": Rights(application=_may("SIUD"), web=_may("SID", update=("campaign_id",)), trainer=_READ),
     "model_signatures": Rights(application=_may("SIU"), web=_READ, trainer=_may("SIU")),
     "pools": Rights(application=_may("SI"), web=_may("SI"), trainer=_may("SI")),
+    # They announce themselves by functions.
+    "programs": Rights(application=_READ, web=_READ, trainer=_READ),
     "quotas": Rights(application=_may("SIUD"), web=_may("SIUD")),
     "returned_jobs": _JOBS,
     # A token lets somebody into the web. Only the owner makes and revokes them.
@@ -126,7 +128,12 @@ TABLES: Mapping[str, Rights] = {
 
 _SEQUENCES: Mapping[Service, Sequence[str]] = {Service.APPLICATION: ("batches_id_seq",)}
 # Those that run with the rights of the owner.
-_FUNCTIONS: Mapping[Service, Sequence[str]] = {Service.APPLICATION: ("end_long_worker_transactions",)}
+_ANNOUNCING = ("program_announce", "program_leave")
+_FUNCTIONS: Mapping[Service, Sequence[str]] = {
+    Service.APPLICATION: ("end_long_worker_transactions", *_ANNOUNCING),
+    Service.WEB: _ANNOUNCING,
+    Service.TRAINER: _ANNOUNCING,
+}
 # To see who holds locks that the coordinator and workers wait for: see `farm.db.locks`.
 _MEMBERSHIPS: Mapping[Service, Sequence[str]] = {
     Service.APPLICATION: ("pg_read_all_stats",),

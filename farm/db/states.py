@@ -77,6 +77,16 @@ class KernelState(StrEnum):
     FAILED = "failed"
 
 
+class ProgramKind(StrEnum):
+    """The programs of a farm that run for long."""
+
+    COORDINATOR = "coordinator"
+    WORKER = "farm-worker"
+    BUILDER = "builder"
+    TRAINER = "farm-trainer"
+    SERVE = "farm serve"
+
+
 class GroupPurpose(StrEnum):
     """Purpose of a job group in a campaign with the strategy learn."""
 

@@ -38,6 +38,7 @@ from farm.db.states import (
     GroupPurpose,
     JobRecord,
     KernelState,
+    ProgramKind,
     Role,
     TrainingState,
     Way,
@@ -161,6 +162,31 @@ class WorkerVersionRow(Base):
     # A digest of what it can read of a job.
     vocabulary: Mapped[str]
     first_seen_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+
+
+class ProgramRow(Base):
+    """A running program of the farm, or one that ended without deregistering: see `farm.db.live_programs`."""
+
+    __tablename__ = "programs"
+    __table_args__ = (
+        _one_of("program", ProgramKind),
+        CheckConstraint("version ~ '^[A-Za-z0-9.+!_-]{1,64}$'", name="version_readable"),
+        CheckConstraint("revision ~ '^[0-9]{4}$'", name="revision_readable"),
+        CheckConstraint("build ~ '^[A-Za-z0-9./+_-]{1,128}$'", name="build_readable"),
+    )
+
+    # The program chooses it when it starts.
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    program: Mapped[str]
+    pid: Mapped[int]
+    # The version of the package, and the last migration that it knows.
+    version: Mapped[str]
+    revision: Mapped[str]
+    # What `git describe` prints for its code. None: it does not run from a checkout.
+    build: Mapped[str | None]
+    started_at: Mapped[datetime] = mapped_column(server_default=_NOW)
+    last_heartbeat_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
 class WorkerLoginRow(Base):

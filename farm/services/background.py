@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import python_program
-from farm.db import migrate
+from farm.db import live_programs, migrate
 from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed
 from farm.services.embedded import ServiceUrls, embedded_services, services, stop_unused_services
@@ -60,16 +60,18 @@ def running_stack(settings: Settings) -> RunningStack | None:
 
 
 def prepare_database(settings: Settings, urls: ServiceUrls) -> None:
-    """Upgrades the embedded database to this version's revision, and checks the revision of any other. Raises `WrongRevision`."""
+    """Upgrades the embedded database to this version's revision, and checks the revision of any other.
+
+    A database at a newer revision stays, where it serves this version. Raises `WrongRevision`.
+    """
     engine = make_engine(urls.database_url, application="farm migrate")
     try:
         if settings.embedded_database:
             # Two commands may start at once.
             with Home.of(settings).locked("migrate"):
-                if migrate.current(engine) != migrate.head():
-                    migrate.upgrade(engine)
-        else:
-            migrate.require_head(engine)
+                if (migrate.current(engine) or "") < migrate.head():
+                    migrate.upgrade(engine, check=live_programs.require_served_after)
+        migrate.require_for_service(engine)
     finally:
         engine.dispose()
 

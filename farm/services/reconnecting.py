@@ -37,7 +37,7 @@ def set_on_signals(stop: threading.Event, *numbers: signal.Signals) -> None:
 
 @contextmanager
 def connected_services(
-    stop: threading.Event, *, require: Callable[[Engine], None] = migrate.require_head, **of_engine: Any
+    stop: threading.Event, *, require: Callable[[Engine], None] = migrate.require_for_service, **of_engine: Any
 ) -> Iterator[tuple[ServiceUrls, Engine] | None]:
     """The services, and an engine on the database with those options; None where `stop` was set before they answered.
 

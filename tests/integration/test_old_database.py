@@ -50,7 +50,7 @@ def test_its_rows_stay_and_its_workers_go_on_with_their_logins(old: Engine, data
     assert upgraded.returncode == 0, upgraded.stderr
     assert farm_db(tmp_path, database_url, "check").returncode == 0
     migrate.require_for_worker(old)
-    assert migrate.workers_from(old) == "0035"
+    assert migrate.served_from(old, migrate.WORKERS) == "0035"
     with old.begin() as connection:
         states = campaigns.counts(connection, 1)
         assert {state: n for state, n in states.items() if n} == {"pending": 2, "queued": 4, "done": 6}

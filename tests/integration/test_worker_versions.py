@@ -284,7 +284,7 @@ def test_a_worker_waits_for_a_database_that_is_not_upgraded_and_refuses_one_that
         needs = f"at revision none (it has no tables yet), and this version of the farm needs {migrate.head()}"
         eventually(lambda: all(needs in program.log() for program in waiting))
         migrate.upgrade(engine)
-        assert migrate.workers_from(engine) == "0035"
+        assert migrate.served_from(engine, migrate.WORKERS) == "0035"
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         eventually(lambda: scalar(engine, "SELECT count(*) FROM leadership WHERE expires_at > now()"))
         assert all(program.stop() == 0 for program in waiting)

@@ -52,6 +52,7 @@ EXPECTED = {
         measurements          SIUD  SIuD  S     -  s
         model_signatures      SIU   S     SIU   -  -
         pools                 SI    SI    SI    -  -
+        programs              S     S     S     -  -
         quotas                SIUD  SIUD  -     -  -
         returned_jobs         SIUD  SIUD  SIU   -  -
         tokens                -     Su    -     -  -
@@ -270,7 +271,7 @@ def test_whoever_is_in_the_web_server_makes_no_token_and_no_kernel(by_role: Mapp
     assert [attack for attack in attacks if not is_refused(by_role["web"], attack)] == []
 
 
-def test_hosts_and_the_application_alone_may_call_functions_that_work_with_their_owners_rights(
+def test_each_role_may_call_only_its_functions_that_work_with_their_owners_rights(
     engine: Engine, by_role: Mapping[str, Engine]
 ) -> None:
     statement = text("""
@@ -282,7 +283,13 @@ def test_hosts_and_the_application_alone_may_call_functions_that_work_with_their
             name: list(connection.execute(statement, {"role": role.url.username}).scalars())
             for name, role in by_role.items()
         }
-    allowed = {"application": ["end_long_worker_transactions"], HOST: sorted(FUNCTIONS)}
+    announcing = ["program_announce", "program_leave"]
+    allowed = {
+        "application": ["end_long_worker_transactions", *announcing],
+        "web": announcing,
+        "trainer": announcing,
+        HOST: sorted(FUNCTIONS),
+    }
     assert found == {role: allowed.get(role, []) for role in by_role}
 
 

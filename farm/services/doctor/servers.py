@@ -6,15 +6,13 @@ import re
 import sqlite3
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from farm.db.engine import check_reachable, make_engine
+from farm.db.engine import check_reachable
 from farm.db.states import DeviceState
 from farm.errors import FarmError, OtherPostgresVersion, first_line
 from farm.formatting import seconds_text, some_of
@@ -22,6 +20,7 @@ from farm.installing import INSTALL
 from farm.services import urls
 from farm.services.background import running_stack
 from farm.services.cluster import find_cluster
+from farm.services.doctor.asking import asked, database
 from farm.services.doctor.check import Check, CheckState
 from farm.services.encryption import plain_connections
 from farm.services.home import Home
@@ -29,8 +28,6 @@ from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
 from farm.services.server_binaries import output_of, postgres_of_wheel, redis_server
 from farm.settings import Settings
-
-T = TypeVar("T")
 
 MIN_POSTGRES = 15
 CLOCK_WARNING_S = 5.0
@@ -45,7 +42,7 @@ def check_database(settings: Settings) -> Check:
     from farm.db import obstacles
 
     try:
-        with _database(settings) as engine:
+        with database(settings) as engine:
             if engine is None:
                 return check
             with engine.connect() as connection:
@@ -60,7 +57,7 @@ def check_database(settings: Settings) -> Check:
 
 def _database_of_url(settings: Settings) -> Check:
     try:
-        with _database(settings) as engine:
+        with database(settings) as engine:
             assert engine is not None  # a URL is set
             check_reachable(engine)
             with engine.connect() as connection:
@@ -71,22 +68,6 @@ def _database_of_url(settings: Settings) -> Check:
     if number // 10000 < MIN_POSTGRES:
         return Check("database", CheckState.MISSING, what, f"use Postgres {MIN_POSTGRES} or later")
     return Check("database", CheckState.OK, what)
-
-
-def check_revision(settings: Settings) -> Check:
-    from farm.db import migrate
-
-    needed = migrate.head()
-    try:
-        with _database(settings) as engine:
-            if engine is None:
-                return Check("revision", CheckState.OK, f"{needed}; checked when the embedded database starts")
-            found = migrate.current(engine)
-    except (FarmError, SQLAlchemyError):
-        return Check("revision", CheckState.MISSING, f"{needed} needed; the database cannot be queried", "see database")
-    if found == needed:
-        return Check("revision", CheckState.OK, found)
-    return Check("revision", CheckState.MISSING, f"{found or 'no tables'}, {needed} needed", "run: farm db upgrade")
 
 
 def check_broker(settings: Settings) -> Check:
@@ -146,7 +127,7 @@ def check_coordinator(settings: Settings) -> Check:
         read_only, holders = obstacles.read_only(connection), locks.holders(connection)
         return leadership.read(connection), obstacles.of_leading(read_only=read_only, holders=holders)
 
-    answer = _asked(settings, "coordinator", ask, idle="none leads")
+    answer = asked(settings, "coordinator", ask, idle="none leads")
     if isinstance(answer, Check):
         return answer
     leader, obstacle = answer
@@ -166,7 +147,7 @@ def check_locks(settings: Settings) -> Check:
     """Sessions that have held locks on tables of the farm for long."""
     from farm.db import locks
 
-    found = _asked(settings, "locks", locks.holders, idle="none")
+    found = asked(settings, "locks", locks.holders, idle="none")
     if isinstance(found, Check):
         return found
     if not found:
@@ -176,32 +157,12 @@ def check_locks(settings: Settings) -> Check:
     return Check("locks", CheckState.WARNING, "; ".join(texts), fix)
 
 
-def check_workers(settings: Settings) -> Check:
-    """Whether the live workers run one version of the farm, and this one."""
-    from farm.db import worker_versions
-
-    silent_after = settings.silent_after_seconds
-    live = _asked(
-        settings, "workers", lambda c: worker_versions.of_live(c, silent_after=silent_after), idle="none live"
-    )
-    if isinstance(live, Check):
-        return live
-    what = "; ".join(
-        f"{running.version or worker_versions.UNANNOUNCED} on {some_of(running.hosts, limit=3)}" for running in live
-    )
-    others = [running for running in live if running.version != worker_versions.own()]
-    if others:
-        fix = f"this machine has {worker_versions.own()}: install one version everywhere, one host after the other"
-        return Check("workers", CheckState.WARNING, what, fix)
-    return Check("workers", CheckState.OK, what or "none live")
-
-
 def check_devices(settings: Settings) -> Check:
     """Whether the devices that are here take jobs."""
     from farm.db import devices
 
     silent_after = settings.silent_after_seconds
-    found = _asked(settings, "devices", lambda c: devices.overview(c, silent_after=silent_after), idle="none live")
+    found = asked(settings, "devices", lambda c: devices.overview(c, silent_after=silent_after), idle="none live")
     if isinstance(found, Check):
         return found
     live = [one for one in found if one["live"] and one["vanished_at"] is None]
@@ -217,7 +178,7 @@ def check_sessions(settings: Settings) -> Check:
     """Whether two farm-workers want to serve one device, or measured on it at the same time."""
     from farm.db import device_sessions
 
-    found = _asked(settings, "sessions", device_sessions.contended, idle="none")
+    found = asked(settings, "sessions", device_sessions.contended, idle="none")
     if isinstance(found, Check):
         return found
     if not found:
@@ -251,7 +212,7 @@ def check_registry(settings: Settings) -> Check:
 
 def check_clock(settings: Settings) -> Check:
     try:
-        with _database(settings) as engine:
+        with database(settings) as engine:
             if engine is None:
                 return Check("clock", CheckState.OK, "compared with the database's clock when that runs")
             with engine.connect() as connection:
@@ -315,40 +276,6 @@ def _embedded_broker(settings: Settings) -> Check:
     version = found[1] if (found := re.search(r"v=(\S+)", output)) else output
     runs = "runs" if EmbeddedRedis(Home.of(settings)).running() else "does not run now"
     return Check("broker", CheckState.OK, f"embedded Redis {version} {runs}")
-
-
-def _asked(settings: Settings, name: str, ask: Callable[[Connection], T], *, idle: str) -> T | Check:
-    """What the database answers. The check of that name where it cannot be asked; `idle` is what an embedded one that does
-    not run means for it."""
-    from farm.db import migrate
-
-    try:
-        with _database(settings) as engine:
-            if engine is None:
-                return Check(name, CheckState.OK, f"{idle}: the embedded database does not run")
-            if migrate.current(engine) != migrate.head():
-                return Check(name, CheckState.WARNING, "the database is of another revision", "see revision")
-            with engine.connect() as connection:
-                return ask(connection)
-    except (FarmError, SQLAlchemyError):
-        return Check(name, CheckState.WARNING, "the database cannot be queried", "see database")
-
-
-@contextmanager
-def _database(settings: Settings) -> Iterator[Engine | None]:
-    """An engine on the database, or None for an embedded one that does not run."""
-    if settings.database_url is not None:
-        url = urls.database_url(settings.database_url.get_secret_value())
-    elif (postgres := EmbeddedPostgres(Home.of(settings))).running():
-        url = postgres.url
-    else:
-        yield None
-        return
-    engine = make_engine(url, application="farm doctor", pool_size=1)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def _redis_facts(url: str) -> tuple[str, str]:
