@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,6 @@ from trainer.test_set import check_apart, evaluate_on
 SMALL = ForestSettings(trees=16)
 BATCHES = (1, 4, 16, 64)
 TABLE = batched_table(BATCHES)
-MODEL = fit(BATCHED_TYPE, configurations(TABLE), SMALL)
 GPU = find_gpu(BATCHED_TYPE)
 assert GPU is not None
 H200 = card_of_gpu(BATCHED_TYPE, GPU)
@@ -49,6 +49,12 @@ OF_ONE_ROW = "cb4398b600b9025bcb824cfc54a81369ef4de481d4ea238fcc817450fbd89b7a"
 """Of a table of one row, from before tables had batches."""
 
 WITHOUT = "batch is 8, and this version has learned from no batches"
+
+
+@cache
+def fitted() -> Predictor:
+    """Fitted for the first test that needs it, because every process of the tests imports this module."""
+    return fit(BATCHED_TYPE, configurations(TABLE), SMALL)
 
 
 def error(model: Predictor, rows: pd.DataFrame) -> float:
@@ -68,12 +74,12 @@ def test_batches_that_were_held_out_are_predicted_where_a_model_without_them_is_
     held_out = configurations(batched_table(batches, seed=1))
     ignoring = fit(BATCHED_TYPE, configurations(TABLE.drop(columns="batch")), SMALL)
     without = held_out.drop(columns="batch")
-    assert error(MODEL, held_out) < 0.15
-    assert error(ignoring, without) > 5 * error(MODEL, held_out)
+    assert error(fitted(), held_out) < 0.15
+    assert error(ignoring, without) > 5 * error(fitted(), held_out)
 
 
 def test_the_rate_counts_every_product_of_a_batch() -> None:
-    found = predict(Model(MODEL), [EIGHT])[0]
+    found = predict(Model(fitted()), [EIGHT])[0]
     assert found.tflops * found.runtime_ms * 1e9 == pytest.approx(8 * 2 * 256**3)
     rows = configurations(TABLE)
     work = 2.0 * rows["m"] * rows["n"] * rows["k"] * rows["batch"]
@@ -82,22 +88,22 @@ def test_the_rate_counts_every_product_of_a_batch() -> None:
 
 def test_a_batch_far_from_every_measured_one_is_outside() -> None:
     shape = configurations(TABLE).iloc[[0]]
-    near, far = (MODEL.predict(shape.assign(batch=batch)) for batch in (64, 64 * 16))
+    near, far = (fitted().predict(shape.assign(batch=batch)) for batch in (64, 64 * 16))
     assert (near["distance_octaves"][0], near["outside"][0]) == (0, "")
     assert far["outside"][0] == "nearest measured problem is 4.0 octaves away (batch 1024 → 64)"
 
 
 def test_a_stored_model_predicts_batches_as_the_fitted_one(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     rows = configurations(batched_table((1, 8, 32), seed=2))
-    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), MODEL.predict(rows), check_exact=True)
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), fitted().predict(rows), check_exact=True)
 
 
 def test_kernels_are_recommended_for_a_batch() -> None:
-    found = recommend(Model(MODEL), EIGHT.problem)
+    found = recommend(Model(fitted()), EIGHT.problem)
     assert found.problem == "256x256x256 f16:f16:f32 nn alpha=1 beta=0 batch=8"
     assert [one.configuration for one in found.ranking] == [EIGHT.canonical]
-    assert found.ranking[0].runtime_ms > recommend(Model(MODEL), one_of(EIGHT).problem).ranking[0].runtime_ms
+    assert found.ranking[0].runtime_ms > recommend(Model(fitted()), one_of(EIGHT).problem).ranking[0].runtime_ms
 
 
 def one_of(configuration: Configuration) -> Configuration:
@@ -184,7 +190,7 @@ def test_a_model_without_batches_is_what_it_was_and_refuses_them() -> None:
     assert table_hash(now) == table_hash(before)
     old, new = (fit(DEVICE_TYPE, configurations(table), SMALL) for table in (before, now))
     assert "log2_batch" not in old.features
-    assert "log2_batch" in MODEL.features
+    assert "log2_batch" in fitted().features
     rows = configurations(before)
     pd.testing.assert_frame_equal(new.predict(rows), old.predict(rows.drop(columns="batch")), check_exact=True)
     with pytest.raises(ValueError, match=f"row 1: {WITHOUT}; measure such batches first, or ask for batch 1"):
@@ -204,7 +210,7 @@ def test_versions_of_before_batches_answer_as_before_and_refuse_batches(tmp_path
 
 
 def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     as_format(tmp_path, 6)
     described = tmp_path / DESCRIPTION
     described.write_text(described.read_text().replace('"format": 6', '"format": 7'))
@@ -247,7 +253,7 @@ def test_a_batch_that_no_model_learned_is_refused_in_one_sentence() -> None:
 def test_a_batch_is_a_whole_number(batch: float) -> None:
     rows = configurations(TABLE).head(1)
     with pytest.raises(ValueError, match=r"row 0: batch is .*; it must be a whole number from 1 to 2147483647"):
-        MODEL.predict(rows.assign(batch=batch))
+        fitted().predict(rows.assign(batch=batch))
 
 
 # --- tables ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,14 @@ from trainer.packaging import described_outputs
 from trainer.table import configurations, of_one_protocol, table_hash
 
 SETTINGS = ForestSettings(trees=16)
-MODEL = fit(DEVICE_TYPE, configurations(burst_table(300)), SETTINGS)
 UNSEEN = configurations(burst_table(300, seed=1))
 LARGE = Configuration.parse("cublaslt() 6144x4096x4096 f16:f16:f32")
+
+
+@cache
+def fitted() -> Predictor:
+    """Fitted for the first test that needs it, because every process of the tests imports this module."""
+    return fit(DEVICE_TYPE, configurations(burst_table(300)), SETTINGS)
 
 
 def ratios(table: pd.DataFrame) -> np.ndarray:
@@ -38,7 +44,7 @@ def ratios(table: pd.DataFrame) -> np.ndarray:
 
 
 def test_the_ratio_of_both_times_is_learned_on_shapes_that_were_not_measured() -> None:
-    measured, predicted = ratios(UNSEEN), ratios(MODEL.predict(UNSEEN))
+    measured, predicted = ratios(UNSEEN), ratios(fitted().predict(UNSEEN))
     limited = measured < 0.97
     assert 0.3 < limited.mean() < 0.7
     error = np.abs(predicted / measured - 1)
@@ -49,28 +55,30 @@ def test_the_ratio_of_both_times_is_learned_on_shapes_that_were_not_measured() -
 
 
 def test_a_burst_is_not_predicted_to_be_slower_than_the_settled_state() -> None:
-    assert (ratios(MODEL.predict(UNSEEN)) <= 1.0).all()
+    assert (ratios(fitted().predict(UNSEEN)) <= 1.0).all()
     slower = burst_table(100).assign(runtime_burst_ms=lambda table: 1.05 * table["runtime_ms"])
     assert (ratios(fit(DEVICE_TYPE, configurations(slower), SETTINGS).predict(UNSEEN)) == 1.0).all()
 
 
 def test_rows_above_the_limit_are_overloaded_and_others_are_not() -> None:
-    rows = MODEL.vocabulary.complete(UNSEEN)
-    found = overload(MODEL.see(rows), MODEL.energies, MODEL.card)
+    rows = fitted().vocabulary.complete(UNSEEN)
+    found = overload(fitted().see(rows), fitted().energies, fitted().card)
     limited = ratios(UNSEEN) < 0.97
     assert np.median(found[limited]) > np.median(found[~limited]) + 0.3
-    no_limit = replace(MODEL.card, power_w=float("nan"))
-    assert not overload(MODEL.see(rows), MODEL.energies, no_limit).any()
-    assert not overload(MODEL.see(rows), None, MODEL.card).any()
+    no_limit = replace(fitted().card, power_w=float("nan"))
+    assert not overload(fitted().see(rows), fitted().energies, no_limit).any()
+    assert not overload(fitted().see(rows), None, fitted().card).any()
 
 
 def test_unlimited_power_is_that_of_the_energies_without_the_cards_limit() -> None:
-    energies = MODEL.energies
+    energies = fitted().energies
     assert isinstance(energies, Energies)
-    efforts, ms = MODEL.see(MODEL.vocabulary.complete(UNSEEN)).efforts, UNSEEN["runtime_burst_ms"].to_numpy()
+    efforts, ms = fitted().see(fitted().vocabulary.complete(UNSEEN)).efforts, UNSEEN["runtime_burst_ms"].to_numpy()
     unlimited = energies.unlimited_w(efforts, ms)
     assert unlimited.max() > 1.2 * LIMIT_W
-    np.testing.assert_array_equal(energies.power_w(efforts, ms, MODEL.card), np.minimum(unlimited, MODEL.card.power_w))
+    np.testing.assert_array_equal(
+        energies.power_w(efforts, ms, fitted().card), np.minimum(unlimited, fitted().card.power_w)
+    )
 
 
 def test_few_rows_with_both_times_are_too_few_and_the_model_says_so() -> None:
@@ -114,14 +122,14 @@ def test_burst_times_have_intervals_that_hold_what_was_measured() -> None:
     figures = of_shapes.metrics["runtime_burst_ms"]
     assert figures["median_error_pct"] < 6
     assert 80 <= figures["coverage_pct"] <= 97
-    model = replace(MODEL, intervals=of_shapes.intervals)
+    model = replace(fitted(), intervals=of_shapes.intervals)
     found = model.predict(UNSEEN)
     inside = UNSEEN["runtime_burst_ms"].between(found["runtime_burst_ms_low"], found["runtime_burst_ms_high"])
     assert inside.mean() > 0.8
 
 
 def test_the_rate_and_bounds_of_a_time_are_its_own() -> None:
-    (found,) = predict(Model(MODEL), [LARGE], time="burst")
+    (found,) = predict(Model(fitted()), [LARGE], time="burst")
     burst, settled = found.at("burst"), found.at("settled")
     assert burst is not None
     assert settled is not None
@@ -148,14 +156,14 @@ def test_recommendations_rank_by_the_time_that_is_wanted() -> None:
 
 
 def test_what_is_learned_of_bursts_survives_its_files(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     again = Predictor.load(tmp_path)
-    pd.testing.assert_frame_equal(again.predict(UNSEEN), MODEL.predict(UNSEEN), check_exact=True)
+    pd.testing.assert_frame_equal(again.predict(UNSEEN), fitted().predict(UNSEEN), check_exact=True)
     assert (again.protocol, again.time, again.both_times) == ("farm", "settled", 300)
 
 
 def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     described = json.loads((tmp_path / DESCRIPTION).read_text())
     for name in ("protocol", "time", "both_times", "burst_kinds"):
         del described[name]
@@ -163,8 +171,8 @@ def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tm
     (tmp_path / "burst.npz").unlink()
     as_format(tmp_path, 5)
     old = Predictor.load(tmp_path)
-    others = [name for name in MODEL.predict(UNSEEN) if not name.startswith("runtime_burst_ms")]
-    pd.testing.assert_frame_equal(old.predict(UNSEEN)[others], MODEL.predict(UNSEEN)[others], check_exact=True)
+    others = [name for name in fitted().predict(UNSEEN) if not name.startswith("runtime_burst_ms")]
+    pd.testing.assert_frame_equal(old.predict(UNSEEN)[others], fitted().predict(UNSEEN)[others], check_exact=True)
     assert old.predict(UNSEEN)["runtime_burst_ms"].isna().all()
     assert predict(Model(old), [LARGE], time="settled") == predict(Model(old), [LARGE])
     with pytest.raises(NotPredictable, match="does not know burst times: an older version of the farm trained it"):
@@ -187,7 +195,7 @@ def test_models_of_before_bursts_answer_as_before_and_say_that_they_know_none(tm
 def test_a_description_that_no_trainer_writes_is_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     described = json.loads((tmp_path / DESCRIPTION).read_text())
     (tmp_path / DESCRIPTION).write_text(json.dumps(described | changes))
     with pytest.raises(BadFiles, match=message):
@@ -195,7 +203,7 @@ def test_a_description_that_no_trainer_writes_is_refused(
 
 
 def test_files_without_the_bursts_trees_or_with_others_are_refused(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     trees = tmp_path / "burst.npz"
     trees.unlink()
     with pytest.raises(BadFiles, match=r"burst\.npz is missing"):
@@ -226,13 +234,13 @@ def test_a_protocol_of_neither_time_knows_neither(time: str) -> None:
 
 
 def test_outputs_are_described_with_their_units_and_what_a_model_does_not_know() -> None:
-    known = described_outputs(MODEL)
+    known = described_outputs(fitted())
     assert known["runtime_ms"]["definition"].startswith("settled time of one GEMM")
     assert known["runtime_burst_ms"] == {
         "unit": "ms",
         "definition": "burst time of one GEMM: in the first milliseconds after a rest, before a power limiter answers",
     }
-    assert "note" in described_outputs(replace(MODEL, bursts=None))["runtime_burst_ms"]
+    assert "note" in described_outputs(replace(fitted(), bursts=None))["runtime_burst_ms"]
 
 
 def test_the_ratio_of_a_configuration_is_that_of_its_rows_with_both_times() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -63,8 +64,6 @@ SMALL = ForestSettings(trees=16)
 TABLE = grouped_table()
 PLAIN_TABLE = batched_table((1,), shapes=30).assign(layout="nt", groups="none")
 BOTH = pd.concat([TABLE, PLAIN_TABLE], ignore_index=True)
-MODEL = fit(BATCHED_TYPE, configurations(BOTH), SMALL)
-PLAIN = fit(BATCHED_TYPE, configurations(PLAIN_TABLE), SMALL)
 GPU = find_gpu(BATCHED_TYPE)
 assert GPU is not None
 H200 = card_of_gpu(BATCHED_TYPE, GPU)
@@ -72,6 +71,18 @@ F16 = "f16:f16:f32"
 
 GROUPED = Configuration.parse("cublaslt() 131x256x64 f16 nt groups=16*8,3,0*4")
 ALONE = Configuration.parse("cublaslt() 131x256x64 f16 nt")
+
+
+@cache
+def fitted() -> Predictor:
+    """Fitted for the first test that needs it, because every process of the tests imports this module."""
+    return fit(BATCHED_TYPE, configurations(BOTH), SMALL)
+
+
+@cache
+def fitted_without() -> Predictor:
+    """The same, without those rows."""
+    return fit(BATCHED_TYPE, configurations(PLAIN_TABLE), SMALL)
 
 
 def raw(*configured: Configuration) -> pd.DataFrame:
@@ -158,7 +169,7 @@ def test_features_say_how_rows_are_spread() -> None:
     assert found["log2_group_waves_128"] == 1
     assert found["grouped"] == 1
     assert all(np.isnan(seen[name][0]) for name in found if name != "grouped")
-    assert {"log2_active_groups", "group_padding_128", "log2_group_skew"} <= set(MODEL.features)
+    assert {"log2_active_groups", "group_padding_128", "log2_group_skew"} <= set(fitted().features)
 
 
 def test_a_kernel_shares_its_constants_with_groups_and_a_library_is_not_known_to_choose_for_them() -> None:
@@ -187,7 +198,7 @@ def test_kernels_that_a_library_chose_for_groups_are_not_those_of_others() -> No
 
 def test_groups_of_new_weights_are_predicted_where_a_model_that_ignores_them_is_far_off() -> None:
     held_out = configurations(grouped_table(seed=1))
-    found = MODEL.predict(held_out)
+    found = fitted().predict(held_out)
     off = {name: float(np.median(np.abs(found[name] / held_out[name] - 1))) for name in ("runtime_ms", "power_w")}
     assert max(off.values()) < 0.1
     ignoring = fit(BATCHED_TYPE, configurations(TABLE.drop(columns="groups")), SMALL)
@@ -196,14 +207,14 @@ def test_groups_of_new_weights_are_predicted_where_a_model_that_ignores_them_is_
 
 
 def test_a_stored_model_predicts_groups_as_the_fitted_one(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     rows = configurations(grouped_table(seed=2))
-    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), MODEL.predict(rows), check_exact=True)
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), fitted().predict(rows), check_exact=True)
 
 
 def test_other_spellings_of_groups_are_the_same() -> None:
     rows = raw(GROUPED).drop(columns="groups")
-    one, other = (MODEL.predict(rows.assign(groups=text)) for text in ("16*8,3,0*4", "0*2, 16*3,3,16*5,0,0"))
+    one, other = (fitted().predict(rows.assign(groups=text)) for text in ("16*8,3,0*4", "0*2, 16*3,3,16*5,0,0"))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
@@ -212,13 +223,13 @@ def test_groups_far_from_every_measured_one_are_outside() -> None:
     near = configured.loc[[configured["groups"].map(lambda text: len(Groups.parse(text).sizes)).idxmax()]]
     m, groups = int(near["m"].iloc[0]), Groups.parse(near["groups"].iloc[0])
     assert groups is not None
-    assert MODEL.predict(near)["distance_octaves"].iloc[0] == 0
-    far = MODEL.predict(near.assign(m=16 * m, groups=",".join([str(groups)] * 16)))
+    assert fitted().predict(near)["distance_octaves"].iloc[0] == 0
+    far = fitted().predict(near.assign(m=16 * m, groups=",".join([str(groups)] * 16)))
     assert far["distance_octaves"].iloc[0] > 3
     assert "groups with rows" in far["outside"].iloc[0]
     assert problems_of(completed(ALONE, GROUPED))[:, -3:].tolist() == [[1, 1, 1], [1, 9, 16]]
-    plain = PLAIN.reach(completed(ALONE)).distance
-    assert MODEL.reach(completed(ALONE)).distance.tolist() == plain.tolist()
+    plain = fitted_without().reach(completed(ALONE)).distance
+    assert fitted().reach(completed(ALONE)).distance.tolist() == plain.tolist()
 
 
 # --- what was not learned ----------------------------------------------------------------------------
@@ -227,19 +238,19 @@ def test_groups_far_from_every_measured_one_are_outside() -> None:
 def test_a_model_without_groups_refuses_them_and_one_of_groups_alone_refuses_others() -> None:
     why = f"trained on cublaslt with {F16} in nt, not on {F16} grouped in nt; measure such configurations first"
     with pytest.raises(NotPredictable, match=re.escape(why)):
-        predict(Model(PLAIN), [ALONE, GROUPED])
+        predict(Model(fitted_without()), [ALONE, GROUPED])
     with pytest.raises(NotPredictable, match=re.escape(f"{F16} grouped nt was not measured: the model knows cublaslt")):
-        recommend(Model(PLAIN), GROUPED.problem)
+        recommend(Model(fitted_without()), GROUPED.problem)
     grouped = fit(BATCHED_TYPE, configurations(TABLE), SMALL)
     with pytest.raises(NotPredictable, match=f"with {F16} grouped in nt, not on {F16} in nt"):
         predict(Model(grouped), [ALONE])
     rows = raw(ALONE, GROUPED)
-    assert [model.known(rows).tolist() for model in (PLAIN, grouped, MODEL)] == [
+    assert [model.known(rows).tolist() for model in (fitted_without(), grouped, fitted())] == [
         [True, False],
         [False, True],
         [True, True],
     ]
-    assert answers(PLAIN.predict, rows)["runtime_ms"].notna().tolist() == [True, False]
+    assert answers(fitted_without().predict, rows)["runtime_ms"].notna().tolist() == [True, False]
 
 
 def test_kernels_are_recommended_for_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,15 +275,15 @@ def test_kernels_are_recommended_for_groups(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_groups_that_do_not_work_are_named(groups: str, why: str) -> None:
     with pytest.raises(ValueError, match=rf"^row 1: .*{re.escape(why)}"):
-        MODEL.predict(raw(ALONE, ALONE).assign(groups=["none", groups]))
+        fitted().predict(raw(ALONE, ALONE).assign(groups=["none", groups]))
 
 
 def test_groups_have_no_batch_and_rows_that_lie_together() -> None:
     rows = raw(GROUPED)
     with pytest.raises(ValueError, match=r"row 0: groups .* a batch has no groups, and batch is 2"):
-        MODEL.predict(rows.assign(batch=2))
+        fitted().predict(rows.assign(batch=2))
     with pytest.raises(ValueError, match=r"row 0: groups .* the layout is nn or nt"):
-        MODEL.predict(rows.assign(layout="tn"))
+        fitted().predict(rows.assign(layout="tn"))
     assert MAX_GROUPS == MAX_GROUPS_OF_PROBLEMS
 
 
@@ -292,10 +303,10 @@ def test_tables_without_groups_make_the_same_model() -> None:
 
 @pytest.mark.parametrize("number", [6, 7])
 def test_versions_of_before_answer_as_before_and_refuse_groups(tmp_path: Path, number: int) -> None:
-    PLAIN.save(tmp_path)
+    fitted_without().save(tmp_path)
     as_format(tmp_path, number)
     old, rows = Predictor.load(tmp_path), configurations(PLAIN_TABLE)
-    pd.testing.assert_frame_equal(old.predict(rows), PLAIN.predict(rows), check_exact=True)
+    pd.testing.assert_frame_equal(old.predict(rows), fitted_without().predict(rows), check_exact=True)
     with pytest.raises(ValueError, match=f"not on {F16} grouped in nt"):
         old.predict(raw(GROUPED))
 
@@ -358,8 +369,8 @@ def test_the_fold_of_groups_is_that_of_their_weights(tmp_path: Path) -> None:
     """Of n = 256 and k = 64, which the table has without groups, shapes are in different folds."""
     store = FoldModelStore(tmp_path)
     rest = WEIGHTS.drop(index=[2, 7])
-    store.keep(PLAIN, rest.iloc[5:], rest.iloc[:5])
-    store.keep(PLAIN, rest.iloc[:5], rest.iloc[5:])
+    store.keep(fitted_without(), rest.iloc[5:], rest.iloc[:5])
+    store.keep(fitted_without(), rest.iloc[:5], rest.iloc[5:])
     store.finish(rest)
     found = HeldOut(tmp_path)
     assert found.leak() is None
@@ -420,8 +431,8 @@ def test_the_card_and_the_interface_say_which_groups_a_model_knows() -> None:
     )
     assert "groups and sparsity only as it has seen them: it has learned from none." in plain
     assert kinds_of(configurations(BOTH)) == [f"cublaslt {F16} grouped nt", f"cublaslt {F16} nt"]
-    assert MODEL.vocabulary.measured()["cublaslt"]["layouts"] == {F16: ["nt"], f"{F16} grouped": ["nt"]}
-    types = {column.name: str(column.type) for column in signature(MODEL.vocabulary).inputs}
+    assert fitted().vocabulary.measured()["cublaslt"]["layouts"] == {F16: ["nt"], f"{F16} grouped": ["nt"]}
+    types = {column.name: str(column.type) for column in signature(fitted().vocabulary).inputs}
     assert types["groups"] == "DataType.string"
 
 

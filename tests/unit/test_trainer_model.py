@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,30 +33,35 @@ from trainer.table import configurations, representatives
 DOMAIN = Path(__file__).parents[2] / "examples" / "datasets" / "nvidia-h200-domain.parquet"
 SMALL = ForestSettings(trees=20)
 CONFIGURED = configurations(tiled_table())
-MODEL = fit("test-device", CONFIGURED, SMALL)
+
+
+@cache
+def fitted() -> Predictor:
+    """Fitted for the first test that needs it, because every process of the tests imports this module."""
+    return fit("test-device", CONFIGURED, SMALL)
 
 
 def ask(**columns: object) -> pd.DataFrame:
     raw = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": 16} | columns
-    return MODEL.predict(pd.DataFrame([raw]))
+    return fitted().predict(pd.DataFrame([raw]))
 
 
 def test_energy_and_rate_never_contradict_time_and_power() -> None:
-    found = MODEL.predict(CONFIGURED)
+    found = fitted().predict(CONFIGURED)
     np.testing.assert_allclose(found["energy_mj"], found["power_w"] * found["runtime_ms"])
     work = 2.0 * CONFIGURED["m"] * CONFIGURED["n"] * CONFIGURED["k"]
     np.testing.assert_allclose(found["tflops"] * found["runtime_ms"] * 1e9, work)
 
 
 def test_predictions_of_trained_rows_are_close_to_what_was_measured() -> None:
-    found = MODEL.predict(CONFIGURED)
+    found = fitted().predict(CONFIGURED)
     for target in ("runtime_ms", "power_w"):
         assert np.median(np.abs(found[target] / CONFIGURED[target] - 1)) < 0.05
 
 
 def test_the_same_table_gives_the_same_model() -> None:
     again = fit("test-device", CONFIGURED, SMALL)
-    pd.testing.assert_frame_equal(again.predict(CONFIGURED), MODEL.predict(CONFIGURED), check_exact=True)
+    pd.testing.assert_frame_equal(again.predict(CONFIGURED), fitted().predict(CONFIGURED), check_exact=True)
 
 
 def test_columns_that_are_left_out_take_the_defaults_of_the_farm() -> None:
@@ -64,7 +70,7 @@ def test_columns_that_are_left_out_take_the_defaults_of_the_farm() -> None:
 
 
 def test_a_parameter_that_is_left_out_takes_the_default_of_its_family() -> None:
-    without = MODEL.predict(pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}]))
+    without = fitted().predict(pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled"}]))
     pd.testing.assert_frame_equal(without, ask(tile=16))
 
 
@@ -74,11 +80,11 @@ def test_whole_numbers_and_floats_are_the_same_input() -> None:
 
 def test_the_callers_index_is_kept() -> None:
     frame = pd.DataFrame({"m": [64, 65], "n": 64, "k": 64, "ab": "f32", "family": "tiled"}, index=["x", "y"])
-    assert list(MODEL.predict(frame).index) == ["x", "y"]
+    assert list(fitted().predict(frame).index) == ["x", "y"]
 
 
 def test_an_empty_table_gives_an_empty_prediction() -> None:
-    found = MODEL.predict(CONFIGURED.head(0))
+    found = fitted().predict(CONFIGURED.head(0))
     assert list(found) == [*OUTPUTS, *BOUNDS, DISTANCE, OUTSIDE]
     assert found.empty
 
@@ -113,7 +119,7 @@ def test_a_row_that_the_model_cannot_know_is_refused_by_name(columns: dict[str, 
 def test_a_kernel_parameter_that_cannot_exist_is_refused_in_the_row_that_has_it() -> None:
     rows = {"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": [16, None, 8.5]}
     with pytest.raises(ValueError, match=r"row c: tile is 8.5; it must be a whole number from 1 to 2147483647"):
-        MODEL.predict(pd.DataFrame(rows, index=["a", "b", "c"]))
+        fitted().predict(pd.DataFrame(rows, index=["a", "b", "c"]))
 
 
 def test_kernel_parameters_without_a_kernel_of_0_are_those_of_the_families() -> None:
@@ -125,7 +131,7 @@ def test_kernel_parameters_without_a_kernel_of_0_are_those_of_the_families() -> 
 
 def test_missing_columns_are_named() -> None:
     with pytest.raises(ValueError, match="the columns k, family are missing"):
-        MODEL.predict(pd.DataFrame({"m": [1], "n": [1], "ab": ["f32"]}))
+        fitted().predict(pd.DataFrame({"m": [1], "n": [1], "ab": ["f32"]}))
 
 
 def test_a_model_without_power_predicts_none() -> None:
@@ -187,17 +193,17 @@ def outside(model: Predictor, **columns: object) -> str:
 
 def test_a_row_far_from_every_measured_problem_is_outside() -> None:
     """Sizes from 256 to 2048 were measured, with a factor of two between them."""
-    assert outside(MODEL) == outside(MODEL, m=300, n=2000) == outside(MODEL, m=128) == ""
-    assert outside(MODEL, m=16) == "nearest measured problem is 4.0 octaves away (m 16 → 256)"
-    assert outside(MODEL, m=64 * 1024, n=64 * 1024) == (
+    assert outside(fitted()) == outside(fitted(), m=300, n=2000) == outside(fitted(), m=128) == ""
+    assert outside(fitted(), m=16) == "nearest measured problem is 4.0 octaves away (m 16 → 256)"
+    assert outside(fitted(), m=64 * 1024, n=64 * 1024) == (
         "nearest measured problem is 7.1 octaves away (m 65536 → 2048, n 65536 → 2048)"
     )
-    odd = outside(MODEL, n=2047, k=511)
+    odd = outside(fitted(), n=2047, k=511)
     assert odd == (
         "nearest measured problem is 3.5 octaves away (alignment of A 1 → 16, alignment of B 1 → 16, alignment of C 1 → 16)"
     )
-    assert outside(MODEL, tile=31) == outside(MODEL, tile=4) == "kernel never measured"
-    assert outside(MODEL, m=16, tile=31).startswith("kernel never measured; nearest measured problem is 4.0 octaves")
+    assert outside(fitted(), tile=31) == outside(fitted(), tile=4) == "kernel never measured"
+    assert outside(fitted(), m=16, tile=31).startswith("kernel never measured; nearest measured problem is 4.0 octaves")
 
 
 def distance(model: Predictor, **columns: object) -> float:
@@ -206,10 +212,10 @@ def distance(model: Predictor, **columns: object) -> float:
 
 
 def test_the_distance_is_in_octaves_to_the_nearest_measured_problem() -> None:
-    assert distance(MODEL) == 0
-    assert distance(MODEL, m=128) == pytest.approx(1)
-    assert distance(MODEL, m=128, n=4096) == pytest.approx(2**0.5)
-    assert distance(MODEL, m=64 * 11, k=4096 * 2) == pytest.approx((np.log2(704 / 512) ** 2 + 4) ** 0.5, abs=1e-5)
+    assert distance(fitted()) == 0
+    assert distance(fitted(), m=128) == pytest.approx(1)
+    assert distance(fitted(), m=128, n=4096) == pytest.approx(2**0.5)
+    assert distance(fitted(), m=64 * 11, k=4096 * 2) == pytest.approx((np.log2(704 / 512) ** 2 + 4) ** 0.5, abs=1e-5)
 
 
 def test_the_distance_counts_problems_of_the_same_family_and_types_alone() -> None:
@@ -263,11 +269,11 @@ def test_a_kernel_of_known_values_that_was_never_measured_is_said_to_be_outside(
 
 
 def test_a_kernel_of_one_family_is_none_of_another_with_the_same_parameters() -> None:
-    known = MODEL.vocabulary.families["tiled"]
+    known = fitted().vocabulary.families["tiled"]
     families = {"tiled": known, "twin": replace(known, kernels=((31.0,),), kernels_by_types={"f32:f32:f32": (0,)})}
-    problems = MODEL.vocabulary.problems["tiled:f32:f32:f32"]
+    problems = fitted().vocabulary.problems["tiled:f32:f32:f32"]
     of_both = {f"{name}:f32:f32:f32": problems for name in families}
-    vocabulary = replace(MODEL.vocabulary, families=families, problems=of_both)
+    vocabulary = replace(fitted().vocabulary, families=families, problems=of_both)
     same = {"m": 512, "n": 512, "k": 512, "ab": "f32"}
     rows = vocabulary.read(pd.DataFrame(same | {"family": ["tiled", "twin", "twin"], "tile": [16, 16, 31]}))
     assert Measured.of(vocabulary).reach(rows, vocabulary).outside == ["", "kernel never measured", ""]
@@ -301,7 +307,7 @@ def test_no_power_above_the_limit_of_the_card_is_predicted() -> None:
 
 
 def test_bounds_are_around_the_prediction_and_nowhere_without_calibration() -> None:
-    assert MODEL.predict(CONFIGURED)[list(BOUNDS)].isna().all(axis=None)
+    assert fitted().predict(CONFIGURED)[list(BOUNDS)].isna().all(axis=None)
     interval = Interval(0.01, {"0.9": 2.0})
     found = fit("test-device", CONFIGURED, SMALL, {"runtime_ms": interval}).predict(CONFIGURED)
     assert (found["runtime_ms_low"] <= found["runtime_ms"] * np.exp(-0.02 + 1e-9)).all()
@@ -320,10 +326,10 @@ def test_bounds_are_wider_the_further_a_row_lies_from_what_was_measured() -> Non
 
 def test_a_mapping_of_columns_is_the_same_as_a_table_and_one_row_as_many() -> None:
     columns = {name: CONFIGURED[name].tolist() for name in ("m", "n", "k", "ab", "family", "tile", "layout", "beta")}
-    whole = pd.DataFrame(MODEL.predicted(columns))
-    pd.testing.assert_frame_equal(whole, MODEL.predict(CONFIGURED).reset_index(drop=True))
+    whole = pd.DataFrame(fitted().predicted(columns))
+    pd.testing.assert_frame_equal(whole, fitted().predict(CONFIGURED).reset_index(drop=True))
     for row in (0, 57):
-        one = MODEL.predicted({name: values[row : row + 1] for name, values in columns.items()})
+        one = fitted().predicted({name: values[row : row + 1] for name, values in columns.items()})
         pd.testing.assert_frame_equal(pd.DataFrame(one), whole.iloc[[row]].reset_index(drop=True))
 
 
@@ -375,12 +381,12 @@ def test_one_row_is_predicted_as_within_a_table_of_every_family() -> None:
 
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="n has 1 values, for 2 rows"):
-        MODEL.predicted({"m": [512, 512], "n": [512], "k": [512, 512], "ab": ["f32"] * 2, "family": ["tiled"] * 2})
+        fitted().predicted({"m": [512, 512], "n": [512], "k": [512, 512], "ab": ["f32"] * 2, "family": ["tiled"] * 2})
 
 
 def test_a_stored_model_predicts_what_the_fitted_one_does(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
-    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), MODEL.predict(CONFIGURED))
+    fitted().save(tmp_path)
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(CONFIGURED), fitted().predict(CONFIGURED))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1_000_000
 
 
@@ -459,7 +465,7 @@ def test_work_and_traffic_are_those_of_the_domain(
             | {"ab": known.ab, "cd": known.cd, "beta": beta, "batch": batch}
         ]
     )
-    rows = MODEL.vocabulary.read(row.assign(family="tiled"))
+    rows = fitted().vocabulary.read(row.assign(family="tiled"))
     assert flops_of(rows)[0] == problem.flops
     assert compulsory_bytes(rows)[0] == problem.bytes
 
@@ -470,8 +476,8 @@ def test_time_grows_with_work_beyond_the_largest_trained_shape() -> None:
 
 
 def test_a_vocabulary_survives_json() -> None:
-    as_text = json.dumps(MODEL.vocabulary.to_json())
-    assert Vocabulary.from_json(json.loads(as_text), {}) == MODEL.vocabulary
+    as_text = json.dumps(fitted().vocabulary.to_json())
+    assert Vocabulary.from_json(json.loads(as_text), {}) == fitted().vocabulary
 
 
 def test_the_code_that_ships_with_a_model_needs_only_numpy_pandas_and_mlflow() -> None:

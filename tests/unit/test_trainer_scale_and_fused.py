@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -49,12 +50,22 @@ from trainer.test_set import check_apart, evaluate_on
 
 SMALL = ForestSettings(trees=16)
 TABLE = kinds_table()
-MODEL = fit(BATCHED_TYPE, configurations(TABLE), SMALL)
-PLAIN = fit(BATCHED_TYPE, configurations(kinds_table([""])), SMALL)
 GPU = find_gpu(BATCHED_TYPE)
 assert GPU is not None
 H200 = card_of_gpu(BATCHED_TYPE, GPU)
 FP8 = "f8e4m3:bf16:f32"
+
+
+@cache
+def fitted() -> Predictor:
+    """Fitted for the first test that needs it, because every process of the tests imports this module."""
+    return fit(BATCHED_TYPE, configurations(TABLE), SMALL)
+
+
+@cache
+def fitted_without() -> Predictor:
+    """The same, without those rows."""
+    return fit(BATCHED_TYPE, configurations(kinds_table([""])), SMALL)
 
 
 def one(kind: str, shape: str = "256x256x256") -> Configuration:
@@ -74,7 +85,7 @@ def of_kind(table: pd.DataFrame, kind: str) -> pd.DataFrame:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_predicted_on_new_shapes(kind: str) -> None:
     held_out = configurations(kinds_table([kind], seed=1))
-    found = MODEL.predict(held_out)
+    found = fitted().predict(held_out)
     for output, pct in {"runtime_ms": 10, "power_w": 10}.items():
         assert np.median(np.abs(found[output] / held_out[output] - 1)) < pct / 100, output
 
@@ -84,20 +95,20 @@ def test_a_model_that_ignores_the_columns_is_far_off() -> None:
     ignoring = fit(BATCHED_TYPE, configurations(TABLE.assign(scale="none", fused="none")), SMALL)
     off = [
         np.median(np.abs(model.predict(rows)["runtime_ms"] / rows["runtime_ms"] - 1))
-        for model, rows in ((MODEL, held_out), (ignoring, held_out.assign(scale="none")))
+        for model, rows in ((fitted(), held_out), (ignoring, held_out.assign(scale="none")))
     ]
     assert off[1] > 3 * off[0]
 
 
 def test_a_stored_model_predicts_as_the_fitted_one(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     rows = configurations(kinds_table(seed=2))
-    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), MODEL.predict(rows), check_exact=True)
+    pd.testing.assert_frame_equal(Predictor.load(tmp_path).predict(rows), fitted().predict(rows), check_exact=True)
 
 
 def test_errors_on_a_test_set_are_of_all_kinds_that_the_model_knows() -> None:
     test = configurations(kinds_table(["", "scale=row"], shapes=20, seed=3))
-    found, predicted = evaluate_on(PLAIN, test)
+    found, predicted = evaluate_on(fitted_without(), test)
     assert found["runtime_ms"]["rows"] == (test["scale"] == "none").sum()
     assert predicted["runtime_ms"].isna().tolist() == (test["scale"] == "row").tolist()
 
@@ -140,7 +151,7 @@ def test_each_kind_of_factors_and_each_operation_is_a_feature() -> None:
     assert np.isnan(added[row[""]])
     assert added[row["scale=row"]] == 4 * (256 + 512)
     assert added[row["fused=bias"]] == 2 * 512
-    assert {"scale_is_row", "fuses_gelu", "log2_scale_and_bias_bytes"} <= set(MODEL.features)
+    assert {"scale_is_row", "fuses_gelu", "log2_scale_and_bias_bytes"} <= set(fitted().features)
 
 
 def test_a_kernel_has_a_part_of_its_constants_for_other_factors_and_operations() -> None:
@@ -175,10 +186,10 @@ def test_a_library_has_other_kernels_for_factors_where_enough_of_them_were_measu
 def test_a_model_of_plain_products_refuses_others(kind: str) -> None:
     why = f"trained on cublaslt with {FP8} in nt, not on {FP8} {kind} in nt; measure such configurations first"
     with pytest.raises(NotPredictable, match=re.escape(why)):
-        predict(Model(PLAIN), [one(""), one(kind)])
+        predict(Model(fitted_without()), [one(""), one(kind)])
     with pytest.raises(NotPredictable, match=re.escape(f"{FP8} {kind} nt was not measured: the model knows cublaslt")):
-        recommend(Model(PLAIN), one(kind).problem)
-    assert len(predict(Model(PLAIN), [one("")])) == 1
+        recommend(Model(fitted_without()), one(kind).problem)
+    assert len(predict(Model(fitted_without()), [one("")])) == 1
 
 
 def test_only_what_was_measured_together_is_known() -> None:
@@ -202,17 +213,17 @@ def test_a_model_of_scaled_products_alone_refuses_plain_ones() -> None:
 def test_values_that_no_farm_has_are_refused_and_gaps_are_plain() -> None:
     rows = configurations(kinds_table([""])).head(2)
     strange = rows.assign(scale=["none", "2x128"])
-    assert MODEL.known(strange).tolist() == [True, False]
+    assert fitted().known(strange).tolist() == [True, False]
     with pytest.raises(ValueError, match=r"row 1: .* not on f8e4m3:bf16:f32 scale=2x128 in nt"):
-        MODEL.predict(strange)
-    plain = MODEL.predict(rows)
+        fitted().predict(strange)
+    plain = fitted().predict(rows)
     for gaps in (rows.drop(columns=["scale", "fused"]), rows.assign(scale=None, fused=[np.nan, "none"])):
-        pd.testing.assert_frame_equal(MODEL.predict(gaps), plain, check_exact=True)
+        pd.testing.assert_frame_equal(fitted().predict(gaps), plain, check_exact=True)
 
 
 def test_the_columns_and_defaults_are_those_of_problems() -> None:
     assert {*ADDED_COLUMNS} <= {*WITH_DEFAULT}
-    needed = PLAIN.vocabulary.read(
+    needed = fitted_without().vocabulary.read(
         {name: [1024] for name in ("m", "n", "k")} | {"ab": ["f8e4m3"], "family": ["cublaslt"]}
     )
     assert {*REQUIRED} == {"m", "n", "k", "ab", "family"}
@@ -296,7 +307,7 @@ def test_versions_of_before_answer_as_before_and_refuse_factors(tmp_path: Path) 
 
 
 def test_files_of_one_format_are_not_read_as_those_of_another(tmp_path: Path) -> None:
-    MODEL.save(tmp_path)
+    fitted().save(tmp_path)
     described = tmp_path / DESCRIPTION
     text = described.read_text()
     described.write_text(text.replace(f'"format": {FORMAT}', '"format": 7'))
@@ -389,8 +400,8 @@ def test_the_card_and_the_interface_say_what_a_model_knows() -> None:
         in card_of_model(kinds_table(["", "batch=8"]))
     )
     assert kinds_of(configured)[0] == f"cublaslt {FP8} fused=bias nt"
-    known = MODEL.vocabulary.measured()["cublaslt"]
+    known = fitted().vocabulary.measured()["cublaslt"]
     assert known["layouts"] == {types: ["nt"] for types in (FP8, *(f"{FP8} {kind}" for kind in sorted(KINDS[2:])))}
     assert known["batched"] == [FP8]
-    types = {column.name: str(column.type) for column in signature(MODEL.vocabulary).inputs}
+    types = {column.name: str(column.type) for column in signature(fitted().vocabulary).inputs}
     assert types["scale"] == types["fused"] == types["layout"] == "DataType.string"
