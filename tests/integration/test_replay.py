@@ -17,8 +17,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm import datasets
-from farm.campaign import Campaign
+from farm.campaign import Campaign, load
 from farm.cli.campaigns import store
+from farm.cli.replay import _campaign
 from farm.cli.run import _require_builder
 from farm.db import campaigns, devices
 from farm.devices import DeviceIdentity
@@ -35,16 +36,16 @@ from support.samples import ahead, card
 SHIPPED = datasets.shipped()
 
 REPLAYED = (
-    "compare-cards",
-    "domain",
-    "learn-quickstart",
+    "domain-kernels",
     "low-bit",
     "paper-tiled",
-    "problem-kinds-groups",
     "problem-kinds-test",
+    *(pytest.param(name, marks=pytest.mark.release) for name in ("compare-cards", "domain", "learn-quickstart")),
+    pytest.param("problem-kinds-groups", marks=pytest.mark.release),
 )
-"""Of each sort one: several cards, four families in 9,942 rows, a learning campaign, jobs that are invalid, the paper's, groups, and a test
-set. `tests/unit/test_datasets.py` holds the campaigns of all datasets to the rows of their files."""
+"""Of each sort one: a test set of four families, jobs that are invalid, the paper's, and batches and groups. Of a release also several
+cards, 9,942 rows, a learning campaign, and groups of three families. `tests/unit/test_datasets.py` holds the campaigns of all datasets to
+the rows of their files."""
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +154,16 @@ def test_a_dataset_of_each_sort_is_replayed_whole_and_what_is_printed_next_works
     assert "results" in follow_hints(folder, said)
     page = (folder / f"{name}.html").read_text()
     assert f"{SHIPPED[name].rows:,} of {SHIPPED[name].rows:,} rows were replayed" in page
+
+
+def test_a_learning_campaign_is_replayed_row_by_row_and_others_from_their_file() -> None:
+    learning, searching = SHIPPED["learn-quickstart"], SHIPPED["domain-kernels"]
+    listed = _campaign(learning)
+    assert (listed.name, listed.search) == ("learn-quickstart", None)
+    held = {configuration for _, configuration in datasets.configurations(learning.parts[0].path)}
+    assert set(listed.expand()) == held
+    assert searching.campaign is not None
+    assert _campaign(searching) == load(searching.campaign, limit=10**6)
 
 
 def test_without_a_name_the_datasets_are_listed(tmp_path: Path) -> None:
