@@ -23,7 +23,6 @@ def run() -> None:
         return
     engine: Engine = context.config.attributes["engine"]
     with engine.connect() as connection:
-<<<<<<< HEAD
         _run_on(connection)
 
 
@@ -36,33 +35,16 @@ def _run_on(connection: Connection) -> None:
         migrate.alone(connection, attributes.get("waiting"))
         found = attributes["found"] = context.get_context().get_current_revision()
         migrate.require_known(found)
+        if found is not None and (check := attributes.get("check")) is not None:
+            check(connection, _modules(str(context.get_revision_argument())))
         context.run_migrations()
         reached = context.get_context().get_current_revision()
         if reached is not None and not attributes.get("tables_alone"):
-            scripts = list(context.script.iterate_revisions(reached, "base"))
+            modules = _modules(reached)
             every = found is None or bool(attributes.get("every_object"))
-            new = [script.module for script in scripts if every or script.revision > str(found)]
-            migrate.replace_objects(connection, new)
-            migrate.note_workers_from(connection, (script.module for script in scripts))
+            migrate.replace_objects(connection, [one for one in modules if every or one.revision > str(found)])
+            migrate.note_served_from(connection, modules)
             migrate.record_upgrade(connection, found, reached)
-=======
-        context.configure(
-            connection=connection, target_metadata=Base.metadata, compare_type=True, compare_server_default=True
-        )
-        with context.begin_transaction():
-            migrate.alone(connection, context.config.attributes.get("waiting"))
-            found = context.config.attributes["found"] = context.get_context().get_current_revision()
-            migrate.require_known(found)
-            if found is not None and (check := context.config.attributes.get("check")) is not None:
-                check(connection, _modules(str(context.get_revision_argument())))
-            context.run_migrations()
-            reached = context.get_context().get_current_revision()
-            if reached is not None:
-                modules = _modules(reached)
-                migrate.replace_objects(connection, [one for one in modules if found is None or one.revision > found])
-                migrate.note_served_from(connection, modules)
-                migrate.record_upgrade(connection, found, reached)
->>>>>>> 06625d93 (Register running programs with their versions)
 
 
 run()

@@ -14,14 +14,9 @@ from farm.settings import Settings
 
 CHECKS: Sequence[Callable[[Settings], Check]] = (
     machine.check_python, machine.check_settings, machine.check_home, machine.check_disk, servers.check_database,
-<<<<<<< HEAD
-    servers.check_revision, servers.check_backup, servers.check_broker, servers.check_encryption,
-    servers.check_coordinator, servers.check_locks, servers.check_workers, servers.check_devices,
-    servers.check_sessions, machine.check_libraries, servers.check_registry,
-=======
-    versions.check_revision, servers.check_broker, servers.check_encryption, servers.check_coordinator, servers.check_locks,
-    versions.check_programs, versions.check_workers, servers.check_devices, servers.check_sessions, machine.check_libraries, servers.check_registry,
->>>>>>> 06625d93 (Register running programs with their versions)
+    versions.check_revision, servers.check_backup, servers.check_broker, servers.check_encryption,
+    servers.check_coordinator, servers.check_locks, versions.check_programs, versions.check_workers,
+    servers.check_devices, servers.check_sessions, machine.check_libraries, servers.check_registry,
     machine.check_gpu, machine.check_builder, servers.check_clock, machine.check_limits, servers.check_stack,
 )  # fmt: skip
 """In the order in which problems are best fixed."""

@@ -105,7 +105,7 @@ WHERE operation = 'backup_create' ORDER BY id DESC LIMIT 1
 
 def check_backup(settings: Settings) -> Check:
     """When the last backup was taken. Whether it is still there is known to its folder alone."""
-    found = _asked(
+    found = asked(
         settings,
         "backup",
         lambda connection: connection.execute(_LAST_BACKUP).one_or_none(),
