@@ -23,6 +23,7 @@ LEFT_OUT: Mapping[str, str] = {
     "builders": "live processes; each announces itself again",
     "compatible_revisions": "farm db upgrade writes it",
     "leadership": "the live term of a coordinator; the next one begins a new term",
+    "programs": "live processes; each announces itself again",
     "web_sessions": "browsers that are signed in; they sign in again",
     "worker_logins": "roles of the server, which no backup of a database has; farm hosts add makes them again",
 }
