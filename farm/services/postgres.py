@@ -12,6 +12,7 @@ from pathlib import Path
 from farm.errors import EmbeddedServiceFailed, OtherPostgresVersion
 from farm.services.cluster import Cluster, find_cluster, place_cluster
 from farm.services.home import Home
+from farm.services.moved import require_not_moved
 from farm.services.processes import (
     all_working_in,
     become,
@@ -89,6 +90,7 @@ class EmbeddedPostgres:
         return cluster is not None and _state(cluster.data) == "ready" and _postmaster(cluster.data) is not None
 
     def start(self) -> None:
+        require_not_moved(self._home)
         cluster = self._cluster
         if (pid := _postmaster(cluster.data)) is not None:
             # Another process was killed while it started or stopped this server.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Protocol
 
-from farm.errors import EmbeddedServiceFailed
+from farm.errors import EmbeddedServiceFailed, ServiceInUse
 from farm.services.home import Home
 
 
@@ -62,6 +62,28 @@ def in_use(service: EmbeddedService, home: Home) -> Iterator[None]:
         finally:
             with home.locked(service.key):
                 _leave(service, home, users)
+
+
+@contextmanager
+def sole_use(service: EmbeddedService, home: Home) -> Iterator[None]:
+    """The service runs inside the block, for this program alone. Others wait until the end of the block.
+
+    A service that a killed program left running stays so, unless the block stops it.
+
+    Raises `ServiceInUse`.
+    """
+    home.run.mkdir(mode=0o700, exist_ok=True)
+    with home.locked(service.key), (home.run / f"{service.key}.users").open("a") as users:
+        if not _sole(users):
+            raise ServiceInUse(service=service.name, home=home.path)
+        left_running = service.running()
+        try:
+            _ensure(service, home, alone=True)
+            yield
+        finally:
+            if not left_running:
+                service.stop()
+                (home.run / f"{service.key}.host").unlink(missing_ok=True)
 
 
 def revive(service: EmbeddedService, home: Home) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.engine import check_reachable
 from farm.db.states import DeviceState
-from farm.errors import FarmError, OtherPostgresVersion, first_line
+from farm.errors import FarmError, HomeMoved, OtherPostgresVersion, first_line
 from farm.formatting import seconds_text, some_of
 from farm.installing import INSTALL
 from farm.services import urls
@@ -24,6 +24,7 @@ from farm.services.doctor.asking import asked, database
 from farm.services.doctor.check import Check, CheckState
 from farm.services.encryption import plain_connections
 from farm.services.home import Home
+from farm.services.moved import require_not_moved
 from farm.services.postgres import EmbeddedPostgres
 from farm.services.redis import EmbeddedRedis, why_broker_takes_no_messages
 from farm.services.server_binaries import output_of, postgres_of_wheel, redis_server
@@ -247,6 +248,10 @@ def _embedded_database(settings: Settings) -> Check:
     fix = f"{INSTALL['embedded']}, or set FARM_DATABASE_URL"
     home = Home.of(settings)
     cluster = find_cluster(home)
+    try:
+        require_not_moved(home)
+    except HomeMoved as error:
+        return Check("database", CheckState.MISSING, str(error), "set FARM_DATABASE_URL")
     try:
         # Where another account runs it from a copy, that copy is not made here: the original is asked.
         version = postgres_of_wheel().version()
