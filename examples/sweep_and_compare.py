@@ -14,7 +14,7 @@ SWEEP = {
 
 with farm.connect() as client:
     campaign = client.submit(SWEEP)
-    end = campaign.wait(timeout=300, on_progress=lambda now: print(dict(now.counts)))
+    end = campaign.wait(timeout=300, progress=lambda now: print(dict(now.counts)))
     rows = campaign.results(where="runtime_rse < 0.05", sort="-tflops")
     print(rows.to_pandas()[["device_type", "m", "parameters", "runtime_ms", "tflops"]])
     print(rows.to_arrow().schema.field("runtime_ms"))

@@ -12,10 +12,22 @@ from farm.lazy import names_of
 
 if TYPE_CHECKING:
     from farm.client import Campaign, Client, Table, connect
-    from farm.errors import FarmError
+    from farm.errors import BadInput, FarmError, Forbidden, NotFound, ServiceUnavailable, WaitTimedOut
 
 __version__ = "0.1.0"
 
-__all__ = ["Campaign", "Client", "FarmError", "Table", "__version__", "connect"]
+__all__ = [
+    "BadInput",
+    "Campaign",
+    "Client",
+    "FarmError",
+    "Forbidden",
+    "NotFound",
+    "ServiceUnavailable",
+    "Table",
+    "WaitTimedOut",
+    "__version__",
+    "connect",
+]
 
 __getattr__ = names_of(__name__)

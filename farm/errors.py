@@ -25,7 +25,8 @@ code meaning
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
 
 from farm.installing import INSTALL
 from farm.masking import masked
@@ -40,6 +41,21 @@ class FarmError(Exception):
         self.fields = fields
         message = inspect.cleandoc(type(self).__doc__ or "").format(**{"install": INSTALL, **fields})
         super().__init__(masked(message))
+
+    @classmethod
+    def received(cls, message: str) -> Self:
+        """An error of this class whose message another process made, such as a server. It has no fields."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, masked(message))
+        error.fields = {}
+        return error
+
+
+def known_errors(kind: type[FarmError] = FarmError) -> Iterator[type[FarmError]]:
+    """That class of errors, and the classes below it whose modules are imported."""
+    yield kind
+    for one in kind.__subclasses__():
+        yield from known_errors(one)
 
 
 def first_line(error: BaseException | None) -> str:
@@ -386,12 +402,24 @@ class ApiMoved(ServiceUnavailable):
     """The farm's API at {url} redirects to {location}. No token is sent there. If that is your farm, set FARM_API_URL to it."""
 
 
-class ApiRefused(ServiceUnavailable):
-    """The farm's API at {url} refuses: {why} FARM_API_TOKEN takes a token."""
-
-
 class OtherApi(ServiceUnavailable):
     """{url} does not answer as the API of this version of the farm ({version}) would: {why}."""
+
+
+class ClientClosed(BadInput):
+    """This client is closed. Open another one: farm.connect()"""
+
+
+class NoServerForToken(BadInput):
+    """A token goes with the URL of a server. Call farm.connect(url, token=...), or set FARM_API_URL. Without a server, farm.connect() needs no token."""
+
+
+class BadOption(BadInput):
+    """{call} has no option {name!r}; {hint}"""
+
+
+class WaitTimedOut(ServiceUnavailable, TimeoutError):
+    """{jobs:,} jobs of {campaign} are open after {seconds:g} s. The campaign continues. Wait again, or cancel it."""
 
 
 class NotThroughTheApi(BadInput):
@@ -428,6 +456,10 @@ class Forbidden(FarmError):
     """{detail}"""
 
     exit_code = 3
+
+
+class ApiRefused(Forbidden):
+    """The farm's API at {url} refuses: {why} FARM_API_TOKEN takes a token."""
 
 
 class RoleTooSmall(Forbidden):

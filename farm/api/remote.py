@@ -24,11 +24,17 @@ from farm.errors import (
     ApiMoved,
     ApiRefused,
     ApiUnreachable,
+    BadInput,
     BadServiceUrl,
     FarmError,
+    Forbidden,
+    NotFound,
     OtherApi,
+    RoleTooSmall,
+    ServiceUnavailable,
     TokenInTheClear,
     first_line,
+    known_errors,
 )
 from farm.system_account import login_name
 
@@ -210,13 +216,24 @@ class Remote:
     def _error(self, response: httpx.Response) -> FarmError:
         try:
             told = response.json()["error"]
-            message, exit_code = str(told["message"]), int(told["exit_code"])
+            kind, message, exit_code = str(told["kind"]), str(told["message"]), int(told["exit_code"])
         except (ValueError, KeyError, TypeError):
             why = f"it answered {response.status_code} {response.reason_phrase}"
             return OtherApi(url=self.url, version=farm.__version__, why=why)
-        if response.status_code in (401, 403):
+        known = _class_of(kind, exit_code)
+        of_the_work = known is not None and issubclass(known, Forbidden) and not issubclass(known, RoleTooSmall)
+        if response.status_code in (401, 403) and not of_the_work:
             return ApiRefused(url=self.url, why=message)
-        return RemoteError(message, exit_code)
+        return RemoteError(message, exit_code) if known is None else known.received(message)
+
+
+_BY_EXIT_CODE: Mapping[int, type[FarmError]] = {one.exit_code: one for one in (BadInput, ServiceUnavailable, NotFound)}
+
+
+def _class_of(kind: str, exit_code: int) -> type[FarmError] | None:
+    """The class of an error by the name that a server sent. One that this version lacks is of the class of its exit code."""
+    named = (one for one in known_errors() if one.__name__ == kind and one.exit_code == exit_code)
+    return next(named, _BY_EXIT_CODE.get(exit_code))
 
 
 def _origin_of(location: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 from pydantic import Field, field_validator
 from sqlalchemy import Connection
@@ -100,7 +101,11 @@ class Results(Document):
     def _typed(cls, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Times and ids as such, which come as text through the API."""
         return [
-            {**row, "measured_at": datetime.fromisoformat(row["measured_at"])}
+            {
+                **row,
+                "measured_at": datetime.fromisoformat(row["measured_at"]),
+                "configuration_id": UUID(row["configuration_id"]),
+            }
             if isinstance(row["measured_at"], str)
             else row
             for row in rows

@@ -15,12 +15,13 @@ from farm.api.access import Access
 from farm.api.campaigns import CampaignChange, HeldBatches, Planned, Running, Submission, SubmitOptions, planned
 from farm.campaign import Campaign
 from farm.campaign.figures import Drawn, Quantiles
+from farm.campaign.workloads import CampaignText
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.problem_columns import ADDED
 from farm.cli.progress import REFRESH_SECONDS, LogLines, follow
 from farm.cli.tables import Column, Table
-from farm.cli.workload_options import CampaignText, takes_workload
+from farm.cli.workload_options import takes_workload
 from farm.db import campaigns as stored_campaigns
 from farm.db.campaign_verdict import without_result
 from farm.db.campaigns import open_jobs

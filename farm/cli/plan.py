@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +9,14 @@ import typer
 
 from farm.api import Farm, farm_of, plans
 from farm.api.plans import GemmOfStep, Planned, PlanQuery
-from farm.campaign.reading import text_of
+from farm.campaign.workloads import configuration_of
 from farm.cli.files import ForceOption
 from farm.cli.options import takes
 from farm.cli.other_costs import read_others
 from farm.cli.output import JsonOption, emit_json, remarks
-from farm.cli.workload_options import configuration_file, trace_help
+from farm.cli.workload_options import trace_help
 from farm.errors import BadInput, FarmError
 from farm.kernels import problem_line
-from farm.language_models.configuration import parse_configuration
 from farm.settings import settings
 from farm.traces.formats import read_trace
 
@@ -120,12 +118,8 @@ def workload(model: str | None, trace: Path | None) -> dict[str, Any]:
                 for one in found.gemms
             ]
         }
-    file = None if model is None else configuration_file(model)
-    if file is None:
-        return {}
-    text = text_of(file)
-    parse_configuration(text, str(file))  # names what it does not understand
-    return {"config": json.loads(text)}
+    config = configuration_of(str(model))
+    return {} if config is None else {"config": config}
 
 
 def _confirmed(farm: Farm, found: Planned, count: int, timeout: float) -> bool:

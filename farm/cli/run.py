@@ -15,6 +15,7 @@ from farm import registry
 from farm.api.campaigns import SubmitOptions, with_operands
 from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.builds import installed_toolchains, versions_of
+from farm.campaign.workloads import CampaignText
 from farm.cli.campaigns import CampaignIncomplete, direct, repeated, store
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, kernel_text, print_next, remarks, types_text
@@ -23,7 +24,7 @@ from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
 from farm.cli.training import train_here
-from farm.cli.workload_options import CampaignText, takes_workload
+from farm.cli.workload_options import takes_workload
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
 from farm.errors import NoBuilder, NoDeviceLeft, NoSuchModel, NoWorkers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,29 +10,26 @@ import typer
 
 from farm.campaign.axes import Axis, parse_part
 from farm.campaign.language_model_blocks import LayerChoice
+from farm.campaign.workloads import ModelStep, architecture_of, gemm_columns, gemms_by_tokens, listed_tokens
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
 from farm.cli.workload_options import (
     EpOption,
     LayersOption,
     LoraRankOption,
-    ModelStep,
     SequencesOption,
     TokensOption,
     TpOption,
     TrainingOption,
-    architecture_of,
-    listed_tokens,
     trace_help,
 )
 from farm.errors import BadInput, BadStep
 from farm.formatting import counted, problem_text
-from farm.kernels import problem_line
 from farm.kernels.configuration import problem_columns
 from farm.language_models.architecture import Architecture
 from farm.language_models.built_in import built_in, built_in_names
 from farm.language_models.layer_gemm import LayerGemm
-from farm.language_models.steps import MAX_TOKENS, Parallelism, Step, layer_gemms
+from farm.language_models.steps import MAX_TOKENS, Parallelism
 
 _TOKENS = "128"
 
@@ -84,22 +81,19 @@ def shapes(
         _print_trace(trace, as_json=as_json)
         return
     architecture, over = architecture_of(str(model)), Parallelism(tp, ep)
-    steps = {
-        number: [
-            gemm
-            for gemm in layer_gemms(
-                architecture, Step(number, sequences or None, training=training, rank=lora_rank), over
-            )
-            if layers.has(gemm)
-        ]
-        for number in _numbers(tokens)
-    }
-    if not any(steps.values()):
-        raise BadInput(detail=f"--layers {layers}: {architecture.name} has no such layers.")
+    steps = gemms_by_tokens(
+        architecture,
+        _numbers(tokens),
+        over,
+        sequences=sequences or None,
+        training=training,
+        lora_rank=lora_rank,
+        layers=layers,
+    )
     if as_json:
         emit_json(
             {"model": _about(architecture), "tp": tp, "ep": ep, "training": training}
-            | {"steps": [{"tokens": number, "gemms": _documents(gemms)} for number, gemms in steps.items()]}
+            | {"steps": [{"tokens": number, "gemms": [*map(gemm_columns, gemms)]} for number, gemms in steps.items()]}
         )
         return
     for number, gemms in steps.items():
@@ -128,19 +122,17 @@ def _print_trace(path: Path, *, as_json: bool) -> None:
     trace = read_trace(path)
     if as_json:
         emit_json(
-            {"trace": str(path), "format": trace.format, "gemms": _documents(trace.gemms), "notes": list(trace.notes())}
+            {
+                "trace": str(path),
+                "format": trace.format,
+                "gemms": [*map(gemm_columns, trace.gemms)],
+                "notes": list(trace.notes()),
+            }
         )
         return
     _GEMMS.print(_rows(trace.gemms), title=f"{path}, {trace.format}")
     for note in trace.notes():
         remarks.print(f"{path}: {note}", markup=False)
-
-
-def _documents(gemms: Iterable[LayerGemm]) -> list[dict[str, Any]]:
-    return [
-        {"name": gemm.name, "count": gemm.count, "problem": problem_line(gemm.problem, scalars=False), **problem_columns(gemm.problem)}
-        for gemm in gemms
-    ]  # fmt: skip
 
 
 def _rows(gemms: Sequence[LayerGemm]) -> list[Sequence[Any]]:

@@ -10,7 +10,15 @@ from enum import Enum
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 
-from farm.errors import BadServiceUrl, DatabaseUnreachable, first_line
+from farm.errors import (
+    BadInput,
+    BadServiceUrl,
+    DatabaseUnreachable,
+    FarmError,
+    RightMissing,
+    ServiceUnavailable,
+    first_line,
+)
 
 _NOTICE_SILENCE: Mapping[str, int] = {
     "connect_timeout": 10,
@@ -158,6 +166,22 @@ def fault_of(error: BaseException) -> Fault:
     found = max((known for known in _FAULTS if state.startswith(known)), key=len, default=None)
     fault = Fault.FARM if found is None else _FAULTS[found]
     return Fault.UNREACHABLE if error.connection_invalidated and not fault.passes else fault
+
+
+SILENT = "The database does not answer. Try again."
+
+
+def refusal_of(error: DBAPIError) -> FarmError | None:
+    """The error to report where the database refuses a right or a value, or cannot work now; None: a defect of the farm."""
+    from psycopg.errors import InsufficientPrivilege, QueryCanceled  # programs without a database do not load psycopg
+
+    if isinstance(error.orig, InsufficientPrivilege):
+        return RightMissing(why=first_line(error.orig))
+    if isinstance(error.orig, QueryCanceled):
+        return ServiceUnavailable(detail=f"The database stopped a statement: {first_line(error.orig)}.")
+    if isinstance(error, DataError):
+        return BadInput(detail=f"The database cannot take a value: {first_line(error.orig)}.")
+    return DatabaseUnreachable.received(SILENT) if fault_of(error).passes else None
 
 
 class FaultLog:

@@ -9,12 +9,12 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from psycopg.errors import InsufficientPrivilege, QueryCanceled
+from psycopg.errors import QueryCanceled
 from pydantic import BaseModel
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 
-from farm.db.engine import ASKING_SECONDS, fault_of
+from farm.db.engine import ASKING_SECONDS, SILENT, fault_of, refusal_of
 from farm.errors import (
     BadInput,
     FarmError,
@@ -109,12 +109,11 @@ def of_database(request: Request, error: DBAPIError) -> JSONResponse:
             "since a time, a smaller limit."
         )
         return JSONResponse(error_document("TookTooLong", message, 3), 503)
-    if isinstance(error.orig, InsufficientPrivilege):
-        return of_farm(RightMissing(why=first_line(error.orig)))
-    if isinstance(error, DataError):
-        return JSONResponse(
-            error_document("BadRequest", f"The database cannot take a value: {first_line(error.orig)}.", 2), 400
-        )
+    refused = refusal_of(error)
+    if isinstance(refused, RightMissing):
+        return of_farm(refused)
+    if isinstance(refused, BadInput):
+        return JSONResponse(error_document("BadRequest", str(refused), refused.exit_code), 400)
     if not fault_of(error).passes:
         return of_defect(request, error)
     log.warning("the database stopped answering: %s", first_line(error.orig))
@@ -123,7 +122,7 @@ def of_database(request: Request, error: DBAPIError) -> JSONResponse:
 
 def of_absence() -> JSONResponse:
     """The database does not respond, or has no connection left."""
-    return JSONResponse(error_document("DatabaseUnreachable", "The database does not answer. Try again.", 3), 503)
+    return JSONResponse(error_document("DatabaseUnreachable", SILENT, 3), 503)
 
 
 def of_defect(request: Request, error: Exception) -> JSONResponse:

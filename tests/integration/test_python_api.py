@@ -50,7 +50,7 @@ def test_a_campaign_from_a_mapping_is_waited_for_and_read(client: farm.Client, e
     assert client.submit(document()).digest == client.campaign("small").digest == campaign.digest
     looks = list[Progress]()
     with pytest.raises(TimeoutError, match="12 jobs of small are open after 0 s"):
-        campaign.wait(timeout=0, poll_seconds=0.01, on_progress=looks.append)
+        campaign.wait(timeout=0, poll_seconds=0.01, progress=looks.append)
     assert looks[0].counts["pending"] == 12
     lease = leased(engine, device, size=100)
     land(engine, lease)
@@ -160,6 +160,6 @@ def test_the_example_runs_from_submitting_to_its_table(engine: Engine, api: str,
 
 
 def test_the_package_names_what_is_public() -> None:
-    assert {"connect", "Client", "Campaign", "Table", "FarmError"} <= set(farm.__all__)
+    assert {"connect", "Client", "Campaign", "Table", "FarmError", "NotFound"} <= set(farm.__all__)
     for name in farm.__all__:
         assert getattr(farm, name) is not None

@@ -9,7 +9,8 @@ import pytest
 
 from farm.campaign import Campaign, load, loads, texts_named
 from farm.campaign.gemm_blocks import GemmsBlock, text_of_problem
-from farm.cli.workload_options import ModelStep, campaign_text
+from farm.campaign.workloads import ModelStep
+from farm.cli.workload_options import campaign_text
 from farm.errors import BadInput, CampaignFileError, FarmError
 from farm.language_models.built_in import built_in
 from farm.language_models.steps import Parallelism, layer_gemms

@@ -1,0 +1,310 @@
+"""A farm to work with from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from farm.api import campaigns, comparing, deletions, devices, models, plans
+from farm.api.campaigns import ListedCampaign, Planned
+from farm.api.comparing import Compared
+from farm.api.connecting import Farm
+from farm.api.deletions import Deletion, Restored
+from farm.api.devices import DeviceLine
+from farm.api.models import ModelLine, Predicted, Recommended
+from farm.api.plans import Planned as PlannedModel
+from farm.campaign.workloads import CampaignText, architecture_of, configuration_of, gemm_columns, gemms_by_tokens
+from farm.client.campaign import Campaign
+from farm.client.requests import Requests, checked_name, whole_numbers
+from farm.client.submissions import campaign_text, checked_model, flag, layer_choice, text_of_model, whole
+from farm.client.table import Table
+from farm.language_models.steps import Parallelism
+from farm.protocols import Time
+
+
+class Client:
+    """A farm to work with, from `farm.connect`. Used with `with`, it closes its connection at the end."""
+
+    def __init__(self, farm: Farm, opened: ExitStack | None = None) -> None:
+        """`opened` closes the farm. The caller of the constructor has opened it; `farm.connect` does both."""
+        self._requests = Requests(farm, ExitStack() if opened is None else opened)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection, and stops the services that it started. Campaigns continue on workers that run."""
+        self._requests.close()
+
+    def submit(
+        self,
+        campaign: Mapping[str, Any] | str | Path,
+        *,
+        allow_missing: bool = False,
+        again: bool = False,
+        distribution: str | None = None,
+    ) -> Campaign:
+        """Submits a campaign. The same campaign twice is one campaign, and nothing is measured again.
+
+        Args:
+            campaign: The path of a campaign file, the name of one that comes with GEMM Farm, such as `quickstart`, or the content of
+                one as a mapping. numpy arrays stand for lists.
+            allow_missing: Accept targets that no device has yet.
+            again: Measure the same campaign again.
+            distribution: Operands instead of those of the campaign, as in `normal` or `a=normal*0.02 b=zeros`.
+
+        Raises:
+            CampaignFileError: With every mistake in the campaign.
+            NoSuchTarget: No device is of a target.
+        """
+        return self._submit(campaign_text(campaign), allow_missing, again, distribution)
+
+    def submit_model(
+        self,
+        model: str | Path,
+        *,
+        tokens: int | Sequence[int] | None = None,
+        tp: int = 1,
+        ep: int = 1,
+        sequences: int | None = None,
+        training: bool = False,
+        lora_rank: int = 0,
+        layers: str = "all",
+        families: str | Sequence[str] | None = None,
+        allow_missing: bool = False,
+        again: bool = False,
+        distribution: str | None = None,
+    ) -> Campaign:
+        """Submits the GEMMs of a step of a language model on one GPU.
+
+        Args:
+            model: A built-in language model, as in `llama-3.1-8b`, or the path of a `config.json` or its folder.
+            tokens: Numbers of tokens of a step, as in `[1, 128]`. The default is 1, 8, 128 and 2048.
+            tp: Tensor parallelism: GPUs that share each layer.
+            ep: Expert parallelism: groups of GPUs with different experts.
+            sequences: Sequences that the tokens are of. The default is a step that decodes one token of each.
+            training: With the GEMMs of the gradients.
+            lora_rank: Rank of low-rank adapters; 0 without.
+            layers: `all`, `experts`, or the others: `dense`.
+            families: Kernel families. The default is cuBLASLt.
+            allow_missing: As for `submit`.
+            again: As for `submit`.
+            distribution: As for `submit`.
+
+        Raises:
+            UnknownLanguageModel: No model has that name.
+            BadInput: An argument is wrong.
+        """
+        text = text_of_model(
+            model,
+            tokens=tokens,
+            tp=tp,
+            ep=ep,
+            sequences=sequences,
+            training=training,
+            lora_rank=lora_rank,
+            layers=layers,
+            families=families,
+        )
+        return self._submit(text, allow_missing, again, distribution)
+
+    def _submit(self, text: CampaignText, allow_missing: bool, again: bool, distribution: str | None) -> Campaign:
+        done = self._requests.run(
+            "submit",
+            campaigns.submit,
+            text=text.text,
+            name=text.name,
+            files=text.files,
+            allow_missing=allow_missing,
+            again=again,
+            distribution=distribution,
+        )
+        return Campaign(done.campaign, done.digest, self._requests)
+
+    def check(self, campaign: Mapping[str, Any] | str | Path, *, allow_missing: bool = False) -> Planned:
+        """Counts and checks the jobs of a campaign, and estimates their device time in s. Submits nothing."""
+        text = campaign_text(campaign)
+        return self._requests.run(
+            "check", campaigns.check, text=text.text, name=text.name, files=text.files, allow_missing=allow_missing
+        )
+
+    def campaign(self, name: str) -> Campaign:
+        """The campaign of that name, or of a digest that begins so. Raises `NoSuchCampaign`."""
+        found = self._requests.run("campaign", campaigns.progress, campaign=checked_name("campaign", name))
+        return Campaign(found.name, found.digest, self._requests)
+
+    def campaigns(self, **conditions: Any) -> list[ListedCampaign]:
+        """Campaigns, the newest first, with their progress.
+
+        Args:
+            conditions: `state`, `owner`, `search`: a part of the name; `limit`: at most so many, 50 by default.
+        """
+        return self._requests.run("campaigns", campaigns.list_, **conditions)
+
+    def results(self, *, limit: int | None = None, **conditions: Any) -> Table:
+        """Rows of measurements that match. Times are in ms, power in W, energy in mJ.
+
+        Args:
+            limit: At most so many rows. None: all.
+            conditions: `campaign`, `type`, `family`, `host`, `device`, `source`, `since`, `until`, `where`, `sort` and
+                `short_rounds`, as `farm results` takes them. Several conditions in `where` are a list.
+
+        Raises:
+            BadFilter: An expression of `where` is wrong.
+        """
+        return Table(self._requests.rows(limit, **conditions).rows)
+
+    def compare(self, *groups: str, **options: Any) -> Compared:
+        """Compares groups of measurements with a baseline, the first group, on the configurations that they share.
+
+        Args:
+            groups: Device types, hosts, devices or conditions, as `farm compare` takes them.
+            options: The other options of `farm compare`, as `by`, `campaign`, `tie` (in %), `check` (in %), `top` and `price`.
+
+        Returns:
+            Ratios of time, power and energy, group over baseline, with their confidence intervals.
+
+        Raises:
+            NothingShared: No configuration was measured in both groups.
+            NotComparable: The groups were measured under different conditions.
+        """
+        return self._requests.run("compare", comparing.compare, side=list(groups), **options)
+
+    def predict(
+        self,
+        configurations: str | Sequence[str],
+        *,
+        device_type: str | None = None,
+        version: str | None = None,
+        time: Time | None = None,
+    ) -> Predicted:
+        """Time (ms), power (W) and energy (mJ) of configurations, by a registered model, with 90% intervals.
+
+        Args:
+            configurations: As the farm writes them: `tiled(tile=16) 512x512x512 f32`.
+            device_type: May be left out where there is one model.
+            version: A number or an alias. The default is the champion, or the newest version where there is none.
+            time: `burst` or `settled`, where the model must know it. Predictions have both where it does.
+
+        Raises:
+            NoSuchModel: The device type has no model.
+            NotPredictable: The model cannot predict a configuration.
+        """
+        return self._requests.run(
+            "predict",
+            models.predict,
+            configurations=configurations,
+            device_type=device_type,
+            version=version,
+            time=time,
+        )
+
+    def recommend(self, shape: str, *, device_type: str | None = None, **options: Any) -> Recommended:
+        """The kernels for a problem, ranked by a registered model, the best first.
+
+        Args:
+            shape: M x N x K, as `4096x4096x1024`.
+            device_type: May be left out where there is one model.
+            options: The other options of `farm recommend`, as `types`, `layout`, `batch`, `family`, `objective` and `top`.
+
+        Raises:
+            NoSuchModel: The device type has no model.
+            NotPredictable: The model knows no such problem.
+        """
+        return self._requests.run("recommend", models.recommend, shape=shape, device_type=device_type, **options)
+
+    def models(self) -> list[ModelLine]:
+        """Every version of every registered model, with its errors in %."""
+        return self._requests.run("models", models.list_)
+
+    def plan(
+        self,
+        model: str | Path,
+        *,
+        on: str | Sequence[str] | None = None,
+        tokens: int | Sequence[int] | None = None,
+        price: Mapping[str, float] | Sequence[str] | None = None,
+        **options: Any,
+    ) -> PlannedModel:
+        """Plans a step of a language model on each card: time (ms), energy (J) and cost, from rows and predictions.
+
+        Args:
+            model: A built-in language model, or the path of a `config.json` or its folder.
+            on: Device types. The default is every type with a model.
+            tokens: Numbers of tokens of a step, as in `[1, 128]`.
+            price: Money per hour of a card, as in `{"nvidia-h200": 3.5}`.
+            options: The other options of `farm plan`, as `tp`, `ep`, `load`, `max_latency`, `campaign` and `any_source`.
+
+        Raises:
+            NoPlan: No card has the rows or the predictions.
+        """
+        name = checked_model(model)
+        return self._requests.run(
+            "plan",
+            plans.plan,
+            model=name,
+            config=configuration_of(name),
+            on=on,
+            tokens=None if tokens is None else whole_numbers("tokens", tokens),
+            price=[f"{kind}={value}" for kind, value in price.items()] if isinstance(price, Mapping) else price,
+            **options,
+        )
+
+    def shapes(
+        self,
+        model: str | Path,
+        *,
+        tokens: int | Sequence[int] = 128,
+        tp: int = 1,
+        ep: int = 1,
+        sequences: int | None = None,
+        training: bool = False,
+        lora_rank: int = 0,
+        layers: str = "all",
+    ) -> Table:
+        """The GEMMs of a step of a language model on one GPU: a row for each, with `tokens` and `count`, how often it runs.
+
+        Takes what `submit_model` takes, and sends no request.
+        """
+        found = gemms_by_tokens(
+            architecture_of(checked_model(model)),
+            whole_numbers("tokens", tokens),
+            Parallelism(whole("tp", tp), whole("ep", ep)),
+            sequences=None if sequences is None else whole("sequences", sequences),
+            training=flag("training", training),
+            lora_rank=whole("lora_rank", lora_rank, least=0),
+            layers=layer_choice(layers),
+        )
+        rows = [{"tokens": number, **gemm_columns(gemm)} for number, gemms in found.items() for gemm in gemms]
+        return Table(rows, measurements=False)
+
+    def devices(self, *, host: str | None = None, type: str | None = None) -> list[DeviceLine]:  # noqa: A002
+        """Devices: state, current work, errors of the last hour. Ages are in s."""
+        return self._requests.run("devices", devices.list_, host=host, type=type)
+
+    def delete(self, name: str, *, kind: str = "campaign", cancel: bool = False, dry_run: bool = False) -> Deletion:
+        """Deletes a campaign, an import or a model, with everything that depends on it.
+
+        Args:
+            name: As `farm delete` takes it.
+            kind: `campaign`, `import` or `model`.
+            cancel: Delete a campaign even if it has open jobs, and cancel these.
+            dry_run: Only return what would be deleted.
+
+        Raises:
+            NotFound: There is no such thing.
+            CampaignHasOpenWork: The campaign has open jobs.
+        """
+        return self._requests.run("delete", deletions.delete, kind=kind, name=name, cancel=cancel, dry_run=dry_run)
+
+    def restore(self, name: str, *, kind: str = "campaign") -> Restored:
+        """Restores something that was deleted. Raises `NoSuchDeletion`."""
+        return self._requests.run("restore", deletions.restore, kind=kind, name=name)
