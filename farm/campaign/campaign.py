@@ -31,7 +31,7 @@ from farm.campaign.reading import FileProblems, Located
 from farm.campaign.shape_files import FileContext
 from farm.campaign.source_blocks import SourceBlock
 from farm.campaign.strategies import Search
-from farm.campaign.targets import ANY, Target
+from farm.campaign.targets import ANY, Target, TargetKind
 from farm.campaign.values import TEXT, FileModel, Value, Values, ordered
 from farm.errors import CampaignFileError, CampaignTooLarge, TooManyCandidates
 from farm.expressions.python import compile_all
@@ -80,7 +80,13 @@ def _configuration_of(written: object) -> Configuration:
 _TARGET = {
     "anyOf": [
         {"const": "any"},
-        {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": TEXT},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": 1,
+            "additionalProperties": False,
+            "properties": {str(kind): TEXT for kind in TargetKind if kind is not TargetKind.ANY},
+        },
     ]
 }
 

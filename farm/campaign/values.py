@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, ValidationInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticSerializationError, core_schema
 
 from farm.errors import FarmError
 
@@ -43,6 +43,12 @@ class JsonSchema(GenerateJsonSchema):
     """JSON schemas in which defaults that are not JSON data are left out."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - declared by pydantic
+
+    def encode_default(self, dft: Any) -> Any:
+        """Leaves out the attributes of an object of the farm's own, which no file can have in its place."""
+        if any(is_dataclass(one) for one in (dft if isinstance(dft, tuple) else (dft,))):
+            raise PydanticSerializationError(f"{dft!r} is not JSON data")
+        return super().encode_default(dft)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from farm.campaign import Campaign, load
+from farm.campaign import load
+from farm.campaign.reading import read
+from farm.campaign.schema import campaign_schema
 from farm.campaign.strategies import STRATEGIES
-from farm.campaign.values import JsonSchema
+from farm.cli.commands import COMMANDS, loaded
 from support.docs_scripts import docs_script
 
 ROOT = Path(__file__).parents[2]
@@ -41,12 +43,13 @@ def test_the_document_has_the_default_of_every_key_of_a_search() -> None:
 def schema() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return jsonschema_rs.validator_for(Campaign.model_json_schema(schema_generator=JsonSchema))
+        return jsonschema_rs.validator_for(campaign_schema())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_and_what_is_stored_of_them_follow_the_schema(schema: Any, path: Path) -> None:
-    schema.validate(yaml.safe_load(path.read_text()))
+    schema.validate(yaml.safe_load(path.read_text()))  # as an editor reads it
+    schema.validate(read(path).data)  # as the farm reads it, without booleans
     schema.validate(load(path, limit=1_000_000).document)
 
 
@@ -68,6 +71,12 @@ def test_campaigns_in_the_documentation_follow_the_schema(schema: Any, block: st
         {"kernels": {"family": "tiled", "stages": 3}},
         {"measure": {"timing": {"target_rse": 2}}},
         {"search": {"strategy": "random", "keep": 0.25}},
+        {"kernel": {"family": "tiled"}},
+        {"targets": {"typ": "nvidia-h200"}},
+        {"problems": {"shapes": "8x8x8", "type": "f32"}},
+        {"problems": {"model": "llama-3.1-8b", "token": 8}},
+        {"measure": {"timings": {"target_rse": 0.01}}},
+        {"measure": {"timing": {"target_rsd": 0.01}}},
     ],
 )
 def test_the_schema_refuses_what_is_wrong(schema: Any, wrong: dict[str, Any]) -> None:
@@ -75,6 +84,36 @@ def test_the_schema_refuses_what_is_wrong(schema: Any, wrong: dict[str, Any]) ->
     schema.validate(right)
     with pytest.raises(jsonschema_rs.ValidationError):
         schema.validate(right | wrong)
+
+
+def test_the_schema_says_which_key_is_mistyped(schema: Any) -> None:
+    right = {"name": "x", "problems": {"shapes": "8x8x8", "types": "f32"}, "kernels": {"family": "tiled"}}
+    with pytest.raises(jsonschema_rs.ValidationError, match="colour"):
+        schema.validate(right | {"colour": "red"})
+    for name in right:
+        assert not schema.is_valid({key: value for key, value in right.items() if key != name})
+    assert schema.is_valid({"name": "x", "configurations": ["tiled(tile=16) 8x8x8 f32"]})
+
+
+def test_the_schema_has_a_dialect_and_what_each_key_means() -> None:
+    found = campaign_schema()
+    assert found["$schema"].endswith("2020-12/schema")
+    assert found["title"] == "GEMM Farm campaign file"
+    assert {"name", "problems", "kernels", "targets"} <= found["properties"].keys()
+    assert [name for name, key in found["properties"].items() if not key.get("description")] == []
+
+
+def test_a_default_of_the_schema_is_one_that_a_file_can_have() -> None:
+    found = campaign_schema()
+    for key in found["properties"].values():
+        if key.get("default"):
+            jsonschema_rs.validate({**key, "$defs": found["$defs"]}, key["default"])
+
+
+def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    command = loaded(next(entry for entry in COMMANDS if entry.name == "schema"))
+    command.main(["campaign"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == campaign_schema()
 
 
 def test_every_key_has_a_meaning() -> None:

@@ -23,6 +23,7 @@ from farm.web.pages import (
     predicted_costs,
     reports,
     results,
+    schemas,
     signing,
     submitting,
 )
@@ -43,6 +44,7 @@ PAGES = (
     audit,
     description,
     signing,
+    schemas,
     assets,
 )
 
