@@ -18,10 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from farm.completion_names import default_home
-from farm.errors import BadSettings, HomeUntrusted
+from farm.errors import BadDuration, BadSettings, HomeUntrusted
 from farm.masking import masked
 from farm.ownership import why_untrusted
 from farm.python_program import SAFE_PATH
+from farm.time_parsing import duration
 from farm.variables import IDLE_EXIT_SECONDS, INTERNAL_VARIABLES
 
 PREFIX = "FARM_"
@@ -84,6 +85,18 @@ def _public_keys(text: str) -> str:
             raise ValueError(f"{one!r} is not the 44 characters that farm keys make prints")
     return text
 
+
+def _age(text: str) -> str:
+    if text:
+        try:
+            duration(text)
+        except BadDuration as error:
+            raise ValueError(str(error)) from None
+    return text
+
+
+Age = Annotated[str, AfterValidator(_age)]
+"""How long, as in `90d`; empty: unset."""
 
 PublicKeys = Annotated[str, AfterValidator(_public_keys)]
 """Keys of `farm.signing`, with commas or spaces between them."""
@@ -213,6 +226,13 @@ class Settings(BaseSettings):
     max_configurations: int = Field(
         default=20_000_000, ge=1, le=10**12, description="maximum configurations in one campaign"
     )
+
+    # `farm prune` reads these. Unset: it removes nothing of that kind.
+    keep_deleted: Age = Field(default="", description="how long deleted campaigns, imports and models are kept, as 30d")
+    keep_sessions: Age = Field(default="", description="how long sessions of browsers that ended are kept")
+    keep_kernels: Age = Field(default="", description="how long built kernels that nothing uses are kept")
+    keep_cache: Age = Field(default="", description="how long built kernels stay unused in this host's folder")
+    keep_logs: Age = Field(default="", description="how long logs of this home are kept")
 
     @model_validator(mode="after")
     def _agree(self) -> Settings:

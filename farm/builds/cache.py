@@ -123,6 +123,15 @@ class KernelCache:
         self._sweep()
         return removed
 
+    def unused_for(self, seconds: float) -> list[tuple[str, int]]:
+        """The name and size of each kernel that was not used for that long, the least recently used first."""
+        limit = time.time() - seconds
+        return [(e.path.name, e.bytes) for e in sorted(self._entries(), key=lambda e: e.used) if e.used < limit]
+
+    def remove(self, hash_: str) -> None:
+        """Removes a kernel, where there is one."""
+        self._remove(self._place(hash_))
+
     def _place(self, hash_: str) -> Path:
         if not _HASH.fullmatch(hash_):
             raise ValueError(f"{hash_!r} is no SHA-256")

@@ -91,6 +91,7 @@ COMMANDS = (
     Entry("vacuum", "deleting:vacuum", OPERATE, "Remove deleted data permanently."),
     Entry("backup", "backup:app", OPERATE, "Back up the farm while it runs, check backups, and restore them."),
     Entry("move", "move:move", OPERATE, "Move the embedded database of this home to an empty database of a server."),
+    Entry("prune", "prune:prune", OPERATE, "Show, and with --yes remove, old data that nothing needs: deleted campaigns and models, sessions, unused kernels, logs."),
     Entry("redis", "redis_users:app", OPERATE, "Manage the users of Redis."),
     Entry("db", "database:app", OPERATE, "Manage the revision of the database and the roles of services, workers and readers."),
 )  # fmt: skip
@@ -117,6 +118,7 @@ LOCAL: Mapping[str, str] = {
     "redis": "sets up the farm's Redis",
     "backup": "copies the farm's database and this machine's registry",
     "move": "moves the embedded database of this machine",
+    "prune": "removes rows of the farm's database and files of this machine",
     "db": "sets up the farm's database",
 }
 """Commands that FARM_API_URL does not reach, with the reason. All others work over the API: see docs/serving.md."""

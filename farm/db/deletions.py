@@ -98,7 +98,7 @@ ORDER BY k.hash
 """)
 
 
-def _unused(
+def unused_kernels(
     connection: Connection, hashes: Sequence[str], *, without_campaign: int | None = None, without: Sequence[int] = ()
 ) -> list[str]:
     """Returns the kernels that nothing uses, apart from that campaign and those deletions."""
@@ -127,7 +127,7 @@ def dependents_of_campaign(connection: Connection, name: str) -> Dependents:
         rounds=connection.execute(_ROUNDS, campaign).scalar_one(),
         **_listed(rows),
         kernels=kernels,
-        kernels_alone=len(_unused(connection, kernels, without_campaign=found["id"])),
+        kernels_alone=len(unused_kernels(connection, kernels, without_campaign=found["id"])),
         same_name=connection.execute(_SAME_NAME, {**campaign, "name": found["name"]}).scalar_one(),
     )
 
@@ -243,6 +243,16 @@ _LOCK_KERNELS = text("LOCK TABLE kernels IN SHARE ROW EXCLUSIVE MODE")
 _REMOVE_KERNELS = text("DELETE FROM kernels WHERE hash = ANY(:hashes)")
 
 
+def lock_kernels(connection: Connection) -> None:
+    """Waits for submissions and landings in progress, and lets no other begin. Then no kernel becomes used meanwhile."""
+    connection.execute(_LOCK_KERNELS)
+
+
+def remove_kernels(connection: Connection, hashes: Sequence[str]) -> None:
+    """Removes the rows of kernels. The caller has locked the table, and removes their code from the store."""
+    connection.execute(_REMOVE_KERNELS, {"hashes": list(hashes)})
+
+
 def vacuum(connection: Connection, *, older_than: timedelta, dry_run: bool = False) -> Vacuumed:
     """Permanently removes deletions of that age, except those that are being restored.
 
@@ -254,8 +264,8 @@ def vacuum(connection: Connection, *, older_than: timedelta, dry_run: bool = Fal
     if not dry_run:
         archive.remove(connection, ids)
         if used:
-            connection.execute(_LOCK_KERNELS)
-    unused = _unused(connection, used, without=ids)
+            lock_kernels(connection)
+    unused = unused_kernels(connection, used, without=ids)
     if not dry_run:
-        connection.execute(_REMOVE_KERNELS, {"hashes": unused})
+        remove_kernels(connection, unused)
     return Vacuumed(deletions=tuple(old), kernels=tuple(unused))
