@@ -760,6 +760,10 @@ class MlflowMissing(ServiceUnavailable):
     """Models need MLflow and scikit-learn, which are not installed here: {install[trainer]}"""
 
 
+class TrainerMissing(ServiceUnavailable):
+    """Models are trained with MLflow and scikit-learn, which are not installed here: {install[trainer]}{instead}"""
+
+
 class RegistryUnreachable(ServiceUnavailable):
     """The MLflow registry at {url} does not answer: {why}. Check MLFLOW_TRACKING_URI."""
 

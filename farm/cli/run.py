@@ -23,7 +23,7 @@ from farm.cli.problem_columns import ADDED, added_cells, usual_columns
 from farm.cli.progress import follow
 from farm.cli.tables import Column, Table
 from farm.cli.train import print_outcomes
-from farm.cli.training import train_here
+from farm.cli.training import require_trainer, train_here
 from farm.cli.workload_options import takes_workload
 from farm.db import devices, kernels, learning, trainings
 from farm.devices import host_name
@@ -76,6 +76,8 @@ def run(
     here = needed.intersection(installed_toolchains(settings()))
     # A trainer also decides the rounds of a learning campaign: it runs beside the workers from the start.
     trains = train or campaign.learns
+    if trains:
+        require_trainer("" if campaign.learns else ". To measure without a model, add --no-train.")
     programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if here else ()))
     with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:

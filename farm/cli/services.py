@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from farm import __version__ as farm_version
 from farm.api import about, farm_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
+from farm.cli.training import can_train
 from farm.errors import FarmError, first_line
 from farm.installing import INSTALL
 from farm.services import background
@@ -44,8 +44,7 @@ def up(
         farm up --no-trainer
     """
     require_own(settings())
-    absent = [name for name in ("mlflow", "sklearn") if importlib.util.find_spec(name) is None]
-    if trainer and absent:
+    if trainer and not can_train():
         remarks.print(f"No trainer: it needs MLflow and scikit-learn ({INSTALL['trainer']}).", markup=False)
         trainer = False
     with remarks.status("starting the farm"):

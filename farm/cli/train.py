@@ -12,7 +12,7 @@ from farm.api.trainings import TrainingNow, TrainingRequest
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
-from farm.cli.training import train_here, train_on
+from farm.cli.training import require_trainer, train_here, train_on
 from farm.cli.versions import print_test_errors, standing
 from farm.errors import TrainingFailed
 from farm.registry.evaluations import FOLDS_ARE
@@ -35,6 +35,7 @@ def train(request: TrainingRequest, *, as_json: JsonOption = False) -> None:
         if settings().api_url is not None:
             outcomes = train_on(farm, request)
     if settings().api_url is None:
+        require_trainer()
         with (
             session(broker=True) as opened,
             Stack.attach_or_start(opened.settings, opened.urls, ["trainer"]) as stack,

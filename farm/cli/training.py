@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ from farm.cli.output import remarks
 from farm.cli.progress import LogLines
 from farm.coordinator.task_dispatch import trainings_of
 from farm.db.states import TrainingState
-from farm.errors import NoWorkers
+from farm.errors import NoWorkers, TrainerMissing
 from farm.formatting import seconds_text, share_text
 from farm.services.session import Session
 
@@ -21,6 +22,17 @@ START_SECONDS = 60.0
 """Time limit for a trainer to begin."""
 
 REFRESH_SECONDS = 0.2
+
+
+def can_train() -> bool:
+    """Whether this environment has what a trainer needs."""
+    return all(importlib.util.find_spec(name) is not None for name in ("mlflow", "sklearn"))
+
+
+def require_trainer(instead: str = "") -> None:
+    """Raises `TrainerMissing`, which ends with `instead`, where a trainer could not start."""
+    if not can_train():
+        raise TrainerMissing(instead=instead)
 
 
 def train_here(opened: Session, request: TrainingRequest, *, check: Callable[[], None]) -> dict[str, TrainingNow]:

@@ -18,8 +18,18 @@ from farm.services.reconnecting import connected_services, set_on_signals
 from farm.services.registering import registered
 from farm.settings import settings
 
+USAGE = """usage: python -m farm.coordinator
+
+Lead a farm: form batches, send them to workers and dispatch trainings. FARM_DATABASE_URL and FARM_BROKER_URL say where
+the farm is. It takes no arguments. Of several coordinators, one leads, and the others stand by.
+"""
+
 
 def main() -> int:
+    if len(sys.argv) > 1:
+        helped = sys.argv[1] in ("-h", "--help")
+        (sys.stdout if helped else sys.stderr).write(USAGE)
+        return 0 if helped else 2
     stop = threading.Event()
     set_on_signals(stop, signal.SIGTERM, signal.SIGINT)
     try:
