@@ -60,6 +60,7 @@ COMMANDS = (
     Entry("watch", "campaigns:watch", FOLLOW, "Follow a campaign until it ends. Ctrl-C stops watching, not the campaign."),
     Entry("open", "opening:open_", FOLLOW, "Open the page of a campaign, or a report, in the browser."),
     Entry("sentinels", "sentinels:sentinels", FOLLOW, "Show the drift of devices. Each device measures a fixed GEMM, its sentinel, at intervals during a campaign."),
+    Entry("series", "series:series", FOLLOW, "Show throughput, duty, power, clocks and temperature of devices over time."),
     Entry("jobs", "jobs:jobs", FOLLOW, "List jobs of a campaign: state, attempts, last error, and a command that repeats each job on the device where it failed."),
     Entry("retry", "jobs:retry", FOLLOW, "Retry jobs that ended without a result: all dead jobs, or the selected ones. Each gets all its attempts again."),
     Entry("pause", "campaigns:pause", FOLLOW, "Pause a campaign. No further job starts until farm resume."),

@@ -48,6 +48,7 @@ NASTY = "<script>alert('x')</script>"
 PAGES = (
     "/", "/campaigns/small", "/campaigns/small/jobs", "/campaigns/small/results", "/campaigns/small/best", "/devices", "/health",
     "/health?any_source=true&type=cpu-test", "/compare", "/cost", "/cost?m=512&n=512&k=512&types=f32", "/plan", "/models", "/models/nvidia-h200", "/submit", "/api",
+    "/devices/series", "/campaigns/small/series",
     "/campaigns/nosuch", "/campaigns/small/delete", "/models/nvidia-h200/delete", "/models/nvidia-h200/delete?version=1", "/deleted",
 )  # fmt: skip
 

@@ -79,7 +79,7 @@ COMPARISON = "/compare?side=recorded-card-a&side=recorded-card-b&any_source=true
 PAGES = (
     "/", "/campaigns/seen-in-a-browser", "/campaigns/seen-in-a-browser/jobs", "/campaigns/seen-in-a-browser/results",
     "/campaigns/seen-in-a-browser/best", "/devices", "/health?any_source=true", "/compare", COMPARISON, "/cost?m=512&n=512&k=512&types=f32",
-    "/models", "/models/nvidia-h200", "/models/nvidia-h200/delete", "/submit", "/api", "/campaigns/nosuch", "/deleted", "/cost", "/plan",
+    "/models", "/models/nvidia-h200", "/models/nvidia-h200/delete", "/submit", "/api", "/campaigns/nosuch", "/deleted", "/cost", "/plan", "/devices/series", "/campaigns/seen-in-a-browser/series",
     "/campaigns/seen-in-a-browser/delete", f"/imports/{IMPORTED[1]}/delete", "/health", "/compare?side=nosuch&side=other",
     "/cost?m=512&n=512&k=512&types=f16", "/campaigns/seen-in-a-browser/report",
 )  # fmt: skip
