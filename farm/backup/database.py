@@ -56,7 +56,13 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     with engine.connect() as connection:
         frozen = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with frozen.begin():
+            wait_long(frozen)
             yield frozen
+
+
+def wait_long(connection: Connection) -> None:
+    """Lets this transaction pause for an hour, while files or a store of kernels are read and written."""
+    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '1h'"))
 
 
 def kept_tables() -> list[str]:

@@ -22,7 +22,7 @@ class BackupTooOld(BadInput):
 
 
 class TargetNotEmpty(BadInput):
-    """The database {url} has tables already, such as {table}. Nothing was written. {remedy}"""
+    """The database {url} has tables already, such as {table}. Nothing was written. Name an empty database, or for an embedded one set FARM_HOME to a new folder."""
 
 
 class RegistryThere(BadInput):

@@ -107,7 +107,7 @@ def _locked(engine: Engine) -> Iterator[Connection]:
     try:
         connection.begin()
         connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
-        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # while indexes are made
+        database.wait_long(connection)
         listed = ", ".join(_tables())
         try:
             connection.execute(text(f"LOCK TABLE {listed} IN SHARE MODE"))  # first: the snapshot is taken after it

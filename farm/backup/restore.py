@@ -64,6 +64,7 @@ def restore(engine: Engine, settings: Settings, folder: Path, *, report: Report 
         with engine.begin() as connection:
             migrate.alone(connection, None)
             require_empty(connection)
+            database.wait_long(connection)
             _load(connection, folder, found, report)
             report("kernels")
             _put_kernels(connection, engine, settings, folder, found)
@@ -132,14 +133,13 @@ WHERE c.relnamespace = CAST(current_schema() AS regnamespace) AND c.relkind IN (
   AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')
 ORDER BY c.relkind <> 'r', c.relname LIMIT 1
 """)
-_REMEDY = "Name an empty database in FARM_DATABASE_URL, or for an embedded one a new folder in FARM_HOME."
 
 
 def require_empty(connection: Connection) -> None:
     """Raises `TargetNotEmpty` for a database that has tables, also where these have no rows."""
     table = connection.execute(_ANY_TABLE).scalar_one_or_none()
     if table is not None:
-        raise TargetNotEmpty(url=safe_url(str(connection.engine.url)), table=table, remedy=_REMEDY)
+        raise TargetNotEmpty(url=safe_url(str(connection.engine.url)), table=table)
 
 
 def load_tables(

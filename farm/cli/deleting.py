@@ -86,6 +86,8 @@ def _confirm(question: str) -> None:
 def restore(done: Restored) -> None:
     """Restore a deleted campaign, import or model.
 
+    To restore a backup: farm backup restore FOLDER.
+
     Examples:
         farm restore campaign quickstart
         farm restore model nvidia-h200/3
