@@ -12,6 +12,7 @@ RUN pip install --require-hashes -r requirements/tools.txt
 # The wheel that every target installs.
 FROM base AS wheel
 COPY pyproject.toml README.md LICENSE ./
+COPY deploy deploy
 COPY examples examples
 COPY migrations migrations
 COPY trainer trainer

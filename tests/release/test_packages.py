@@ -15,7 +15,16 @@ from support.installations import ROOT, make_dist
 
 pytestmark = pytest.mark.release
 
-PACKED = ("farm", "workers", "trainer", "migrations", "examples/datasets", "examples/campaigns", "examples/kernels")
+PACKED = (
+    "farm",
+    "workers",
+    "trainer",
+    "migrations",
+    "examples/datasets",
+    "examples/campaigns",
+    "examples/kernels",
+    "deploy",
+)
 
 
 @pytest.fixture(scope="module")

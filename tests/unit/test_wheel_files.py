@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("farm", "workers", "trainer", "migrations", "examples/datasets", "examples/campaigns", "examples/kernels")
+FOLDERS = (
+    "farm",
+    "workers",
+    "trainer",
+    "migrations",
+    "examples/datasets",
+    "examples/campaigns",
+    "examples/kernels",
+    "deploy",
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +34,9 @@ def test_the_wheel_has_every_file_of_its_packages_and_all_examples(committed: se
     builder = wheel.WheelBuilder(str(ROOT))
     packed = {file.distribution_path for file in builder.recurse_included_files()}
     shared = {file.distribution_path for file in builder.recurse_forced_files(builder.config.shared_data)}
-    data = {name.replace("examples/", "share/gemm-farm/") for name in committed if name.startswith("examples/")}
-    assert {name for name in committed if not name.startswith("examples/")} <= packed
+    data = {name for name in committed if name.startswith(("examples/", "deploy/"))}
+    assert committed - data <= packed
+    data = {f"share/gemm-farm/{name.removeprefix('examples/')}" for name in data}
     assert data <= shared
     assert {Path(name).parts[0] for name in packed} == {"farm", "workers", "trainer", "migrations"}
 
