@@ -118,6 +118,7 @@ def tables_in(path: Path) -> list[str]:
         ("docs/reporting.md", 1),
         ("docs/serving.md", 1),
         ("docs/operating.md", 1),
+        ("docs/backing_up.md", 1),
         ("docs/installing.md", 1),
         ("docs/problems.md", 2),
         ("docs/planning.md", 1),
