@@ -372,7 +372,7 @@ class DatabaseIsNewer(WrongRevision):
 
 
 class UpgradeRefused(WrongRevision):
-    """The database was not changed: after this upgrade it serves {oldest}, and these programs are older: {programs}. Stop them or install a version between both there first; `farm db programs` lists all programs. `--force` upgrades all the same: they fail then until you replace them."""
+    """The database was not changed: after this upgrade it serves {oldest}, and these programs are older: {programs}. Stop them or install a version between both there first; `farm db programs` lists all programs. `farm db upgrade --force` upgrades all the same: they fail then until you replace them."""
 
 
 class MigrationBlocked(ServiceUnavailable):

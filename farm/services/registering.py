@@ -93,6 +93,7 @@ def build() -> str | None:
     if not (root / ".git").exists():
         return None
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables["GIT_OPTIONAL_LOCKS"] = "0"  # so that a commit at the same time does not fail
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags", "--long"]
     try:
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=5, check=True)
