@@ -123,6 +123,7 @@ def tables_in(path: Path) -> list[str]:
         ("docs/problems.md", 2),
         ("docs/planning.md", 1),
         ("docs/models.md", 4),
+        ("docs/upgrading.md", 2),
         ("docs/exporting.md", 1),
         ("docs/checking.md", 1),
     ],
