@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -74,7 +75,7 @@ def import_(
 ) -> ImportedFile:
     """Import a file: its rows become rows of devices of their own, all of them or none. The same content again adds nothing."""
     try:
-        table = look(file_format, upload, device)
+        table = replace(look(file_format, upload, device), sent_as=name)
         done = import_table(
             access.session.engine, table, dry_run=dry_run, progress=upload.progress, actor=access.actor, name=name
         )

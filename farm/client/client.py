@@ -8,21 +8,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from farm.api import campaigns, comparing, deletions, devices, models, plans
+from farm.api import campaigns, comparing, deletions, devices, imports, models, plans
 from farm.api.campaigns import ListedCampaign, Planned
 from farm.api.comparing import Compared
 from farm.api.connecting import Farm
 from farm.api.deletions import Deletion, Restored
 from farm.api.devices import DeviceLine
+from farm.api.imports import ImportedFile
 from farm.api.models import ModelLine, Predicted, Recommended
+from farm.api.operation import Upload
 from farm.api.plans import Planned as PlannedModel
 from farm.campaign.workloads import CampaignText, architecture_of, configuration_of, gemm_columns, gemms_by_tokens
 from farm.client.campaign import Campaign
 from farm.client.requests import Requests, checked_name, whole_numbers
-from farm.client.submissions import campaign_text, checked_model, flag, layer_choice, text_of_model, whole
+from farm.client.submissions import (
+    campaign_text,
+    checked_model,
+    flag,
+    layer_choice,
+    readable_file,
+    text_of_model,
+    whole,
+)
 from farm.client.table import Table
 from farm.language_models.steps import Parallelism
 from farm.protocols import Time
+
+MAX_NAME_OF_FILE = 500
+"""Characters of the name that an import keeps."""
 
 
 class Client:
@@ -289,6 +302,37 @@ class Client:
     def devices(self, *, host: str | None = None, type: str | None = None) -> list[DeviceLine]:  # noqa: A002
         """Devices: state, current work, errors of the last hour. Ages are in s."""
         return self._requests.run("devices", devices.list_, host=host, type=type)
+
+    def import_file(
+        self,
+        path: str | Path,
+        *,
+        format: str = "dataset",  # noqa: A002
+        device: str | None = None,
+        dry_run: bool = False,
+    ) -> ImportedFile:
+        """Imports rows that were measured elsewhere, to compare with and to train on. The same content again adds nothing.
+
+        Args:
+            path: The file.
+            format: `dataset`, `gpperf` or `aiconfigurator`.
+            device: The card, for a table of GPPerf that does not name it.
+            dry_run: Check every row, and store nothing.
+
+        Raises:
+            BadRecording: The file is not of that format.
+            RowNotImported: A row is wrong. Nothing of the file is imported.
+        """
+        file = readable_file("path", path)
+        return self._requests.run(
+            "import_file",
+            imports.import_,
+            file_format=format,
+            upload=Upload(file),
+            name=str(path)[-MAX_NAME_OF_FILE:],
+            device=device,
+            dry_run=dry_run,
+        )
 
     def delete(self, name: str, *, kind: str = "campaign", cancel: bool = False, dry_run: bool = False) -> Deletion:
         """Deletes a campaign, an import or a model, with everything that depends on it.

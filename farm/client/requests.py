@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, Concatenate, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 from sqlalchemy.exc import DBAPIError
 
@@ -102,7 +102,7 @@ def _parameters_of(operation: Callable[..., Any]) -> type[BaseModel]:
         for parameter in known.parameters
         if not known.is_model(parameter)
     }
-    model: type[BaseModel] = create_model(known.name, **declared)
+    model: type[BaseModel] = create_model(known.name, __config__=ConfigDict(arbitrary_types_allowed=True), **declared)
     return model
 
 

@@ -75,6 +75,21 @@ def checked_model(model: object) -> str:
     return str(model)
 
 
+def readable_file(what: str, path: object) -> Path:
+    """A file to send. Raises `BadInput`."""
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise BadInput(detail=f"{what}: name a file, not {str(path)[:80]!r}.")
+    file = Path(path)
+    try:
+        if file.is_file():
+            with file.open("rb"):
+                return file
+        why = "it is a folder" if file.is_dir() else "there is no such file"
+    except OSError as error:
+        why = str(error.strerror or error)
+    raise BadInput(detail=f"{what}: {file} cannot be imported: {why}.")
+
+
 def layer_choice(layers: object) -> LayerChoice:
     """Which layers are meant. Raises `BadInput`."""
     try:

@@ -54,6 +54,13 @@ class Table(ABC):
     path: Path
     content: str  # SHA-256 of its bytes, in hex
     rows: int
+    # The name that the sender gave it, where the path is that of an upload.
+    sent_as: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the file, without its folder."""
+        return Path(self.sent_as).name or self.path.name
 
     @abstractmethod
     def reader(self) -> Reader[Any]:
@@ -118,7 +125,7 @@ def imported_device(
         facts: Other facts to store with it.
         **identity: The fields of its `DeviceIdentity`.
     """
-    facts = {"imported_from": table.path.name, "sha256": table.content, **facts}
+    facts = {"imported_from": table.name, "sha256": table.content, **facts}
     device = DeviceIdentity(uuid=imports.uuid_of(table.content, key), facts=facts, **identity)
     return ImportedDevice(key=key, identity=device, host=f"imported:{host or 'unknown'}", rows=rows)
 
@@ -207,7 +214,7 @@ def import_table(
         RowNotImported: a row cannot be stored.
         ImportNotAllowed: the database role may not import.
     """
-    file = Path(name).name if name else table.path.name
+    file = Path(name).name if name else table.name
     with change(engine, actor or local_actor(), "imports_import") as changing:
         connection = changing.connection
         take_time(connection)

@@ -84,6 +84,7 @@ def _fill(engine: Engine) -> None:
     landed(engine, other, [(name, row(1.0)) for name in names])
     with engine.begin() as connection:
         lane = connection.execute(text("UPDATE jobs SET state = 'dead' WHERE id = 2 RETURNING lane_id")).scalar_one()
+        connection.execute(text("UPDATE devices SET last_seen_at = now() - interval '1 day'"))
         connection.execute(text("UPDATE lanes SET dead = 1 WHERE id = :lane"), {"lane": lane})
 
 
