@@ -18,9 +18,11 @@ from starlette.types import ASGIApp
 import farm
 from farm.api import PREFIX
 from farm.api.access import Access
+from farm.db import changes
 from farm.errors import FarmError, TookTooMuchMemory
 from farm.metrics import Metrics
 from farm.web import errors
+from farm.web.events import Events
 from farm.web.limits import PROCESS_MEMORY_BYTES
 from farm.web.measured import Measured
 from farm.web.pages import readable, routes_of_pages
@@ -60,6 +62,7 @@ class App(FastAPI):
 async def _with_threads(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = MAX_THREADS
     yield
+    await app.state.events.close()
     if app.state.processes is not None:
         app.state.processes.close()
 
@@ -90,10 +93,16 @@ def make_app(
     app.state.access = access
     app.state.policy = policy
     app.state.processes = processes
+    app.state.events = Events(lambda: _fingerprints(access))
     _add_errors(app)
     app.include_router(routes_of_operations(policy.tokens))
     app.include_router(routes_of_pages())
     return app
+
+
+def _fingerprints(access: Access) -> dict[str, str]:
+    with access.connect() as connection:
+        return changes.fingerprints(connection, silent_after=access.silent_after)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -32,6 +32,17 @@ MAX_UNIDENTIFIED_PER_ADDRESS = 50
 MAX_REQUESTS_PER_USER = 50
 """Requests in progress with one token, or of one login."""
 
+# --- streams of events -------------------------------------------------------------------------------
+
+MAX_STREAMS = 100
+"""Streams at a time. They are requests in progress too."""
+
+MAX_STREAMS_PER_USER = 10
+"""Of those, streams with one token, or of one login; without tokens, from one address."""
+
+STREAM_SECONDS = 120.0
+"""How long a stream lasts. The browser opens another, with its rights checked again."""
+
 # --- bodies ------------------------------------------------------------------------------------------
 
 MAX_BODY_BYTES = 20 * 2**20

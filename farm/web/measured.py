@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from farm.metrics import Metrics, PrometheusMetrics, serving
 from farm.monitoring.web_metrics import COUNTS, DURATIONS, REQUEST, REQUESTS
 from farm.settings import Settings
+from farm.web.events import PATH
 
 
 @contextmanager
@@ -38,7 +39,7 @@ class Measured:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] == PATH:  # a stream lasts as long as its client listens
             await self._app(scope, receive, send)
             return
         status, ended = 0, False

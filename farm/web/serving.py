@@ -21,6 +21,7 @@ from farm.errors import AddressUnusable, ServingRefused, first_line
 from farm.metrics import Metrics
 from farm.web.app import make_app
 from farm.web.connections import BoundedConnection
+from farm.web.events import Events
 from farm.web.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS
 from farm.web.processes import Processes
 from farm.web.security import Policy
@@ -84,8 +85,9 @@ def serve(
     """
     _allow_files()
     processes = Processes(access.settings, access.session.urls, policy)
+    app = make_app(access, policy=policy, processes=processes, metrics=metrics)
     config = uvicorn.Config(
-        make_app(access, policy=policy, processes=processes, metrics=metrics),
+        app,
         log_config=None,
         http=BoundedConnection,
         loop="farm.web.serving:event_loop",
@@ -103,14 +105,26 @@ def serve(
         raise ServingRefused(detail=f"{certificate} and {key} cannot be used for HTTPS: {first_line(error)}.") from None
     ready()
     with closing(processes), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
-        server = _Server(config)
+        server = _Server(config, app.state.events)
         try:
             server.run([listener])
         finally:
             server.ended()
 
 
-class _Server(uvicorn.Server):
+class StreamingServer(uvicorn.Server):
+    """A server that ends its streams of events before it waits for the requests in progress."""
+
+    def __init__(self, config: uvicorn.Config, events: Events) -> None:
+        super().__init__(config)
+        self._events = events
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._events.close()
+        await super().shutdown(sockets)
+
+
+class _Server(StreamingServer):
     """A server that ends in time, even if threads still wait."""
 
     _timer: threading.Timer | None = None

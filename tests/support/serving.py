@@ -15,7 +15,7 @@ from farm.services.session import Session
 from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
-from farm.web.serving import listening
+from farm.web.serving import StreamingServer, listening
 
 
 @contextmanager
@@ -25,8 +25,8 @@ def served(engine: Engine, *, tracking_uri: str = "", tokens: bool = False) -> I
     urls = ServiceUrls(engine.url.render_as_string(hide_password=False), None, tracking_uri)
     opened = Session(current, urls, engine)
     with closing(Access(current, who="the tests", opened=opened)) as access, listening("127.0.0.1", 0) as listener:
-        config = uvicorn.Config(make_app(access, policy=Policy(tokens=tokens)), log_config=None)
-        server = uvicorn.Server(config)
+        app = make_app(access, policy=Policy(tokens=tokens))
+        server = StreamingServer(uvicorn.Config(app, log_config=None), app.state.events)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

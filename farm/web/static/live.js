@@ -8,11 +8,50 @@
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) =>
     !(name === "open" && element instanceof HTMLDetailsElement);
 
+  // A stream of events says what changed, so that polling can be slow. Without one, polling goes on as the page has it.
+  const SLOW_MS = 20000; // ages on the page, as of heartbeats, change without an event
+  const AGAIN_MS = 60000;
+  let stream = null, connected = false, refreshed = 0;
+  const live = () => document.querySelectorAll("[data-live]");
+  const disconnect = () => {
+    stream?.close();
+    stream = null;
+    connected = false;
+  };
+  const connect = () => {
+    if (stream || document.hidden || !window.EventSource || live().length === 0) return;
+    const opened = (stream = new EventSource("/events"));
+    opened.addEventListener("open", () => (connected = true));
+    opened.addEventListener("changed", (event) => {
+      const changed = JSON.parse(event.data);
+      live().forEach((part) => {
+        const topics = part.dataset.live.split(" ");
+        if (changed.some((topic) => topic === "all" || topics.includes(topic))) htmx.trigger(part, "refresh");
+      });
+    });
+    opened.addEventListener("error", () => {
+      connected = false;
+      if (opened.readyState !== EventSource.CLOSED || stream !== opened) return; // the browser connects again
+      stream = null;
+      setTimeout(connect, AGAIN_MS);
+    });
+  };
+  connect();
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", connect);
+  document.addEventListener("htmx:afterSwap", () => live().length === 0 && disconnect());
+
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (document.hidden && polls(event.detail.elt)) event.preventDefault();
+    if (!polls(event.detail.elt)) return;
+    const asked = event.detail.requestConfig.triggeringEvent?.type === "refresh";
+    if (document.hidden || (connected && !asked && Date.now() - refreshed < SLOW_MS)) event.preventDefault();
+    else refreshed = Date.now();
   });
+  // A hidden page holds no connection: a browser has six for all pages of a server.
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) document.querySelectorAll("[data-live]").forEach((live) => htmx.trigger(live, "refresh"));
+    if (document.hidden) return disconnect();
+    live().forEach((part) => htmx.trigger(part, "refresh"));
+    connect();
   });
   document.addEventListener("htmx:afterRequest", (event) => (lost().hidden = event.detail.successful === true));
 
