@@ -6,9 +6,10 @@ import importlib
 import logging
 import os
 import socket
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,10 +51,41 @@ def load_mlflow() -> Any:
 
 @contextmanager
 def mlflow_warnings_ignored() -> Iterator[None]:
-    """Suppresses MLflow's warnings about its own code: type hints, and deprecations of SQLAlchemy 2.1 and pandas 3."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """Suppresses MLflow's warnings about its own code: type hints, and deprecations of SQLAlchemy 2.1 and pandas 3.
+
+    Python has one list of filters for all threads. The first thread inside changes it, and the last one to leave restores it.
+    Otherwise a thread that leaves first would turn the warnings of the others on, and the last one would leave them off.
+    """
+    _ignoring.enter()
+    try:
         yield
+    finally:
+        _ignoring.leave()
+
+
+class _Ignoring:
+    """Warnings are ignored while at least one thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._restore = ExitStack()
+
+    def enter(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._restore.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._restore.close()
+
+
+_ignoring = _Ignoring()
 
 
 def load_pyfunc() -> Any:
