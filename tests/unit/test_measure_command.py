@@ -11,7 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -83,6 +83,20 @@ def command(tmp_path: Path) -> Iterator[Command]:
 
 
 @pytest.fixture
+def inside(command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The same, but what its measuring process does is done in this process, for what does not depend on a process."""
+
+    def answer_of(program: Sequence[str], *, opened: Callable[[measure.Answer], None], **_: Any) -> measure.Answer:
+        *first, last = json.loads(json.dumps(list(single.measure(json.loads(program[-1])))))
+        for message in first:
+            opened(message)
+        return last  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(measure, "answer_of", answer_of)
+    return command
+
+
+@pytest.fixture
 def program(tmp_path: Path) -> Command:
     """The same as a process of its own, for what belongs to one."""
 
@@ -135,8 +149,8 @@ def test_a_recording_answers_with_its_row(command: Command, recorded: dict[str, 
         assert row[name] == pytest.approx(recorded[name], rel=1e-12), name
 
 
-def test_people_read_a_table_of_what_is_known(command: Command, recorded: dict[str, Any]) -> None:
-    done = command(RECORDED, "--device", f"recorded:{RECORDING}")
+def test_people_read_a_table_of_what_is_known(inside: Command, recorded: dict[str, Any]) -> None:
+    done = inside(RECORDED, "--device", f"recorded:{RECORDING}")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
     assert ["configuration", Configuration.parse(RECORDED).canonical] in [[*map(str.strip, line)] for line in lines]
@@ -163,23 +177,23 @@ def test_people_read_a_table_of_what_is_known(command: Command, recorded: dict[s
     assert any(line.startswith("device recording of NVIDIA H200 (recorded-nvidia-h200), REC-") for line in said)
 
 
-def test_what_could_not_be_measured_has_no_line(command: Command) -> None:
-    said = command(SMALL, "--device", "cpu", "--rules", QUICK).stdout
+def test_what_could_not_be_measured_has_no_line(inside: Command) -> None:
+    said = inside(SMALL, "--device", "cpu", "--rules", QUICK).stdout
     assert "median ms" in said
     assert "temperature" not in said
     assert "–" not in said
 
 
-def test_a_row_says_what_it_was_asked_for(command: Command) -> None:
+def test_a_row_says_what_it_was_asked_for(inside: Command) -> None:
     options = ("--warm-l2", "--distribution", "sparse", "--seed", "3")
-    row = json.loads(command(SMALL, "--device", "cpu", "--rules", QUICK, *options, "--json").stdout)["measurement"]
+    row = json.loads(inside(SMALL, "--device", "cpu", "--rules", QUICK, *options, "--json").stdout)["measurement"]
     assert (row["distribution"], row["seed"]) == ("sparse", 3)
     assert row["runtime_warm_ms"] > 0
 
 
-def test_a_measurement_on_the_cpu_explains_itself(command: Command) -> None:
+def test_a_measurement_on_the_cpu_explains_itself(inside: Command) -> None:
     chosen = '{"power":"fraction","power_fraction":1,' + QUICK[1:]
-    done = command(SMALL, "--device", "cpu", "--rules", chosen, "--explain", "--json")
+    done = inside(SMALL, "--device", "cpu", "--rules", chosen, "--explain", "--json")
     document = json.loads(done.stdout)
     row, explanation = document["measurement"], document["explanation"]
     assert set(explanation) == {*Explanation().to_json(), "power_dropped_s"}
@@ -191,8 +205,8 @@ def test_a_measurement_on_the_cpu_explains_itself(command: Command) -> None:
     assert [note.split(":")[0] for note in notes] == ["warm-up", "timing stopped"]
 
 
-def test_people_read_the_explanation_below_the_table(command: Command) -> None:
-    done = command(SMALL, "--device", "cpu", "--rules", QUICK, "--explain")
+def test_people_read_the_explanation_below_the_table(inside: Command) -> None:
+    done = inside(SMALL, "--device", "cpu", "--rules", QUICK, "--explain")
     assert (done.returncode, done.stderr) == (0, "")
     table, _, explained = done.stdout.partition("what was decided\n")
     assert "median ms" in table
@@ -211,20 +225,20 @@ def test_a_terminal_without_unicode_gets_ascii(program: Command) -> None:
     assert "temperature after C" in done.stdout
 
 
-def test_a_recording_explains_nothing(command: Command) -> None:
-    done = command(RECORDED, "--device", f"recorded:{RECORDING}", "--explain")
+def test_a_recording_explains_nothing(inside: Command) -> None:
+    done = inside(RECORDED, "--device", f"recorded:{RECORDING}", "--explain")
     assert "There is no explanation" in done.stderr
     assert "what was decided" not in done.stdout
 
 
-def test_the_device_is_the_one_of_the_settings_where_none_is_named(command: Command) -> None:
-    done = command(RECORDED, "--json", FARM_DEVICES=f"recorded:{RECORDING}")
+def test_the_device_is_the_one_of_the_settings_where_none_is_named(inside: Command) -> None:
+    done = inside(RECORDED, "--json", FARM_DEVICES=f"recorded:{RECORDING}")
     assert json.loads(done.stdout)["device"]["type"] == "recorded-nvidia-h200"
     assert done.stderr == ""
 
 
-def test_of_several_devices_the_first_is_used_and_named(command: Command) -> None:
-    done = command(RECORDED, "--device", f"recorded:{RECORDING},cpu", "--json")
+def test_of_several_devices_the_first_is_used_and_named(inside: Command) -> None:
+    done = inside(RECORDED, "--device", f"recorded:{RECORDING},cpu", "--json")
     here = json.loads(done.stdout)["device"]
     assert here["type"] == "recorded-nvidia-h200"
     assert f"names 2 devices; the first is used: {here['name']}, {here['uuid']}" in done.stderr
@@ -258,9 +272,9 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> No
     ],
 )
 def test_bad_input_is_one_clear_message(
-    command: Command, arguments: tuple[str, ...], code: int, says: tuple[str, ...]
+    inside: Command, arguments: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
-    refused(command(*arguments, "--json"), code, *says)
+    refused(inside(*arguments, "--json"), code, *says)
 
 
 @pytest.mark.parametrize(
@@ -333,15 +347,15 @@ def test_a_device_that_a_program_of_this_host_uses_is_refused_with_its_holder_an
     assert command(SMALL, "--device", "cpu", "--rules", QUICK).returncode == 0
 
 
-def test_a_recording_is_read_beside_a_worker_that_serves_it(command: Command, tmp_path: Path) -> None:
+def test_a_recording_is_read_beside_a_worker_that_serves_it(inside: Command, tmp_path: Path) -> None:
     (identity,) = devices.discover(f"recorded:{RECORDING}")
     lock = DeviceLock.take(identity.uuid, tmp_path / LOCKS)
-    assert command(RECORDED, "--device", f"recorded:{RECORDING}").returncode == 0
+    assert inside(RECORDED, "--device", f"recorded:{RECORDING}").returncode == 0
     lock.release()
 
 
-def test_an_invalid_configuration_says_why_and_exits_6(command: Command) -> None:
-    done = command(RECORDED, "--device", "cpu")
+def test_an_invalid_configuration_says_why_and_exits_6(inside: Command) -> None:
+    done = inside(RECORDED, "--device", "cpu")
     refused(done, 6, "could not be measured (invalid): tiled runs on cuda devices, this is a cpu device")
 
 
@@ -719,8 +733,8 @@ def test_an_own_kernel_is_sent_with_its_definition(own_kernels: Path, monkeypatc
     assert found[0].id == number
 
 
-def test_an_own_kernel_is_invalid_on_a_processor(command: Command, own_kernels: Path) -> None:
-    done = command("source(BM=32,BN=16) 64x64x64 f32", "--source", str(own_kernels), "--device", "cpu")
+def test_an_own_kernel_is_invalid_on_a_processor(inside: Command, own_kernels: Path) -> None:
+    done = inside("source(BM=32,BN=16) 64x64x64 f32", "--source", str(own_kernels), "--device", "cpu")
     refused(done, 6, "source runs on cuda devices, this is a cpu device")
 
 
