@@ -220,11 +220,11 @@ def test_a_heartbeat_renews_the_lease_for_as_long_as_the_job_may_take(
         return batches.renew(connection, lease.batch_id, device_id=device, lease_seconds=seconds)
 
     with engine.begin() as connection:
-        batches.mark(connection, lease, lease.jobs[0], lease_seconds=5, busy_seconds=20)
-        assert 19 < (renewed(lease, 10) or 0) <= 20
-        assert 9 < connection.execute(left).scalar_one() <= 10
-        renewed(lease, 1000)
-        assert 19 < connection.execute(left).scalar_one() <= 20
+        batches.mark(connection, lease, lease.jobs[0], lease_seconds=500, busy_seconds=2000)
+        assert 1900 < (renewed(lease, 1000) or 0) <= 2000
+        assert 900 < connection.execute(left).scalar_one() <= 1000
+        renewed(lease, 10_000)
+        assert 1900 < connection.execute(left).scalar_one() <= 2000
     expire(engine, lease)
     with engine.begin() as connection:
         assert renewed(lease, 10) is None

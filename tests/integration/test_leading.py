@@ -132,17 +132,17 @@ def test_a_term_of_before_the_database_clock_stepped_back_is_taken_and_fenced_ou
     engine: Engine, small: Stored
 ) -> None:
     with engine.begin() as connection:
-        old = rows.take(connection, host="a", pid=1, seconds=10)
+        old = rows.take(connection, host="a", pid=1, seconds=600)
         assert old is not None
-        assert rows.take(connection, host="b", pid=2, seconds=10) is None
+        assert rows.take(connection, host="b", pid=2, seconds=600) is None
     with engine.begin() as connection:  # what a step by an hour leaves of a term
         connection.execute(text("UPDATE leadership SET expires_at = expires_at + interval '1 hour'"))
     with engine.begin() as connection:
-        new = rows.take(connection, host="b", pid=2, seconds=10)
+        new = rows.take(connection, host="b", pid=2, seconds=600)
     assert new is not None
     assert new.number == old.number + 1
     with engine.connect() as connection:
-        assert not rows.renew(connection, old, seconds=10)
+        assert not rows.renew(connection, old, seconds=600)
         connection.execute(text("UPDATE campaigns SET priority = 7"))
         assert not rows.may_commit(connection, old)
         assert rows.may_commit(connection, new)

@@ -119,7 +119,7 @@ def test_a_device_that_did_nothing_has_a_line(engine: Engine, announce: Announce
     announce(card())
     found = health(engine)["GPU-1"]
     assert (found["host"], found["state"], found["rows"], found["rows_last_day"]) == ("here", "active", 0, 0)
-    assert 0 <= found["silent_s"] < 60
+    assert 0 <= found["silent_s"] < 600
     for name in ("sm_clock_mhz", "temperature_c", "power_w", "throttled_share", "power_ratio", "sentinel_ratio"):
         assert found[name] is None, name
 

@@ -38,7 +38,7 @@ class Between:
             except OSError:
                 return
             with client, suppress(OSError):
-                client.settimeout(10)
+                client.settimeout(120)
                 self._speak(client)
 
     def _speak(self, client: socket.socket) -> None:

@@ -45,7 +45,7 @@ class Between:
             self._threads[-1].start()
 
     def _speak(self, client: socket.socket) -> None:
-        client.settimeout(10)
+        client.settimeout(120)
         with (
             client,
             suppress(OSError),

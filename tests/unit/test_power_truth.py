@@ -280,7 +280,7 @@ def test_a_window_is_timed_and_its_power_recorded_without_a_gap(quick: ModuleTyp
     one = windows[2]
     assert (one["timing_ms"], one["timing_rse"], one["pace"]) == (0.5, 0.001, [[0.05, 0.5, 100]])
     assert (one["card"], one["seconds"], bool(one["counter"])) == ("a card", 0.01, True)
-    assert 0 <= one["timing_s"] < 1
+    assert 0 <= one["timing_s"] < 60
 
 
 def test_a_recording_that_is_broken_off_leaves_what_it_had(quick: ModuleType, tmp_path: Path) -> None:
