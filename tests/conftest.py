@@ -9,6 +9,8 @@ from support import environment  # noqa: F401 - first: others read the environme
 
 # isort: split
 
+import fcntl
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -80,10 +82,19 @@ def database_url(request: pytest.FixtureRequest, farm_services: ServiceUrls) -> 
 
 @pytest.fixture(scope="session")
 def new_registry(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
-    """Makes a registry without models in a folder; its URI. MLflow takes seconds to make one, and a copy does as well."""
-    file = tmp_path_factory.mktemp("registry") / "mlflow.db"
-    with registry_client(f"sqlite:///{file}") as client:
-        client.search_registered_models()
+    """Makes a registry without models in a folder; its URI. MLflow takes seconds to make one, and a copy does as well.
+
+    The processes of one test run copy the same one.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    file = folder / "registry.db"
+    with (folder / "registry.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            with registry_client(f"sqlite:///{own / 'registry-new.db'}") as client:
+                client.search_registered_models()
+            (own / "registry-new.db").rename(file)
 
     def made(folder: Path) -> str:
         shutil.copy(file, folder / "mlflow.db")
