@@ -54,9 +54,14 @@ def test_pip_installs_a_farm_that_measures_trains_and_reports(wheel: Path, tmp_p
     assert "paper-tiled" in farm.succeeds("farm replay")
     assert json.loads(farm.succeeds("farm measure 'blas(threads=1) 64x64x64 f32' --device cpu --json"))["measurement"]
     followed = measures_the_quickstart(farm)
-    assert followed == [f"pip install '{wheel}[{extra}]'" for extra in ("embedded", "trainer")]
+    assert followed == [f"pip install '{wheel}[{extra}]'" for extra in ("trainer", "embedded")]
     assert farm.follow_messages("farm report quickstart") == [f"pip install '{wheel}[web]'"]
     farm.succeeds("pip check")
+    # A link that an upgrade switches: programs that were started through it name the folder of their release.
+    farm.succeeds("ln -sfn venv current")
+    assert "usage" in farm.succeeds("current/bin/farm-coordinator --help")
+    first = (tmp_path / "venv" / "bin" / "farm-coordinator").read_text().splitlines()[0]
+    assert first.startswith(f"#!{tmp_path}/venv/bin/python")
 
 
 def test_uv_pip_installs_into_an_environment_without_pip(wheel: Path, tmp_path: Path) -> None:
