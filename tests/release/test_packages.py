@@ -126,3 +126,11 @@ def test_a_folder_without_commits_is_told_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "pip wheel --no-deps ." in done.stderr
     assert list(tmp_path.iterdir()) == [tmp_path / "requirements"]
+
+
+def test_a_folder_that_has_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    done = subprocess.run([ROOT / "requirements" / "make-dist", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Name another folder" in done.stderr
+    assert (tmp_path / "thesis.tex").exists()
