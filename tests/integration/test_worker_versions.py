@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
 
+import farm
 from farm.broker.queues import queue_of_device
 from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, read_schedule
@@ -215,6 +217,8 @@ def test_what_an_older_worker_cannot_read_waits_for_one_of_this_version(
 ) -> None:
     (tmp_path / "older").mkdir()
     (tmp_path / "older" / "sitecustomize.py").write_text(KNOWS_LESS)
+    # sitecustomize runs before the current folder is on the path.
+    older = f"{tmp_path / 'older'}{os.pathsep}{Path(farm.__file__).parent.parent}"
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
 
     def asked(name: str) -> Stored:
@@ -226,7 +230,7 @@ def test_what_an_older_worker_cannot_read_waits_for_one_of_this_version(
 
     with programs(tmp_path, **urls, FARM_RESEND_AFTER_SECONDS="1") as start:
         coordinator = start(COORDINATOR, name="coordinator")
-        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=str(tmp_path / "older"))
+        old = start(FARM_WORKER, "--devices", "cpu", name="old", PYTHONPATH=older)
         eventually(lambda: scalar(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
         small = asked("small")
         eventually(lambda: scalar(engine, "SELECT count(*) FROM jobs WHERE state = 'done'") == 6)
