@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from copy import deepcopy
@@ -18,9 +16,9 @@ import yaml
 from pydantic import SecretStr
 
 from farm.settings import PREFIX, Settings
+from support.helm import ALL, CHART, SERVICES
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "helm" / "gemm-farm"
 TEMPLATES = {path.stem: path.read_text() for path in (CHART / "templates").iterdir()}
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -28,36 +26,8 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 
-SERVICES = {
-    "migrate": "migrate",
-    "coordinator": "coordinator",
-    "web": "web",
-    "trainer": "trainer",
-    "builder": "builder",
-    "cpu-worker": "worker-cpu",
-    "gpu-worker": "worker-gpu",
-}
-"""The service of Compose that a template is."""
-
 FREE = ("resources", "nodeSelector", "settings", "annotations")
 """Values that are mappings with keys of the user's choice."""
-
-ALL = {
-    "image": {"repository": "registry.example:5000/farm", "tag": "0.1.0", "pullSecrets": ["pull"]},
-    "certificates": "farm-ca",
-    "settings": {"FARM_LEASE_SECONDS": "60"},
-    "metrics": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
-    "network": {"postgres": {"to": [{"ipBlock": {"cidr": "10.0.0.5/32"}}]}, "redis": {"port": 6380}},
-    "web": {
-        "proxy": "10.0.0.0/8",
-        "from": [{"namespaceSelector": {"matchLabels": {"name": "proxy"}}}],
-        "ingress": {"enabled": True, "className": "nginx", "host": "farm.example", "tlsSecret": "farm-tls"},
-    },
-    "builder": {"enabled": True},
-    "gpuWorker": {"gpus": 8, "deviceLocks": "/var/lock"},
-    "cpuWorker": {"enabled": True},
-}
-"""Values that turn everything on."""
 
 
 def leaves(values: dict[str, Any], at: str = "") -> Iterator[str]:
@@ -237,6 +207,15 @@ def test_a_component_reaches_what_its_service_reaches() -> None:
         assert [cell.strip() == "yes" for cell in row.split("|")[2:5]] == [one in there for one in ("postgres", "redis", "mlflow")]  # fmt: skip
 
 
+def test_every_pod_is_confined_and_none_talks_to_kubernetes() -> None:
+    helpers = TEMPLATES["_helpers"]
+    for line in ("automountServiceAccountToken: false", "runAsNonRoot: true", "readOnlyRootFilesystem: true", "allowPrivilegeEscalation: false", "drop: [ALL]"):  # fmt: skip
+        assert helpers.count(line) == 1
+    for name in SERVICES:
+        assert 'include "farm.pod" $it' in TEMPLATES[name]
+        assert TEMPLATES[name].count('include "farm.container" $it') == 1
+
+
 def test_the_page_has_every_value_and_no_other() -> None:
     table = PAGE[PAGE.index("## Values") :]
     rows = re.findall(r"^\| `([\w.*]+)` \|", table, flags=re.MULTILINE)
@@ -249,83 +228,3 @@ def test_the_page_has_every_value_and_no_other() -> None:
         for key, value in yaml.safe_load(block).items():
             values[key] = {**values[key], **value}
         jsonschema_rs.validator_for(SCHEMA).validate(values)
-
-
-# --- rendered ----------------------------------------------------------------------------------------
-
-
-def helm(tmp_path: Path, *words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("helm")
-    if program is None:
-        pytest.skip("helm is not on the PATH")
-    file = tmp_path / "values.yaml"
-    file.write_text(yaml.safe_dump(values or {}))
-    own = {f"HELM_{name}_HOME": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA")}
-    line = [program, *words, str(CHART), "--values", str(file)]
-    return subprocess.run(line, env=own, capture_output=True, text=True, timeout=120, check=False)
-
-
-def rendered(tmp_path: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
-    done = helm(tmp_path, "template", "farm", values=values)
-    assert done.returncode == 0, done.stderr
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
-
-
-def pods(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    found = {
-        one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] in ("Deployment", "DaemonSet", "Job")
-    }
-    return {name: spec["template"]["spec"] for name, spec in found.items()}
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("values", [{}, ALL], ids=["default", "all"])
-def test_the_chart_is_clean(tmp_path: Path, values: dict[str, Any]) -> None:
-    done = helm(tmp_path, "lint", "--strict", values=values)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.release
-def test_no_pod_has_a_right_that_it_does_not_need(tmp_path: Path) -> None:
-    documents = rendered(tmp_path, ALL)
-    found = pods(documents)
-    assert set(found) == {f"farm-{name}" for name in SERVICES}
-    for name, pod in found.items():
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["serviceAccountName"] == name
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        for container in (*pod["initContainers"], *pod["containers"]):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }
-            names = [variable["name"] for variable in container.get("env", [])]
-            assert len(names) == len(set(names))
-    accounts = [one for one in documents if one["kind"] == "ServiceAccount"]
-    assert {one["metadata"]["name"] for one in accounts} == set(found)
-    assert not any(one["automountServiceAccountToken"] for one in accounts)
-    policies = {one["metadata"]["name"] for one in documents if one["kind"] == "NetworkPolicy"}
-    assert policies == {"farm-default", *found}
-
-
-@pytest.mark.release
-def test_what_is_off_is_not_there(tmp_path: Path) -> None:
-    off: dict[str, Any] = {name: {"enabled": False} for name in ("web", "trainer", "gpuWorker")}
-    documents = rendered(tmp_path, {**off, "network": {"policies": False}})
-    assert {one["metadata"]["name"] for one in documents} == {"farm-migrate", "farm-coordinator"}
-
-
-@pytest.mark.release
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"coordinater": {"replicas": 3}}, "coordinater"),
-        ({"web": {"ingress": {"enabled": True}}}, "web.ingress needs host and tlsSecret"),
-        ({"web": {"ingress": {"enabled": True, "host": "farm.example", "tlsSecret": "tls"}}}, "web.from"),
-    ],
-)
-def test_a_mistake_in_the_values_is_named(tmp_path: Path, values: dict[str, Any], named: str) -> None:
-    done = helm(tmp_path, "template", "farm", values=values)
-    assert done.returncode != 0
-    assert named in done.stderr

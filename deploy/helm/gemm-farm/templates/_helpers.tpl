@@ -1,7 +1,7 @@
 {{/* Each of these takes a dict: root is the top context, name the component. */}}
 
 {{- define "farm.name" -}}
-{{- printf "%s-%s" .root.Release.Name .name | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" (.root.Release.Name | replace "." "-" | trunc 51 | trimSuffix "-") .name -}}
 {{- end }}
 
 {{- define "farm.selector" -}}
