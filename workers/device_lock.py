@@ -28,9 +28,12 @@ _EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 
 
 def default_folder() -> Path:
-    """A folder in which every user of this host may create files and only remove their own: /var/lock, or else /tmp."""
+    """A folder in which every user of this host may create files and only remove their own: /var/lock, or else /tmp.
+
+    In a container with a read-only root, /var/lock cannot be written to, although its mode says so.
+    """
     with suppress(OSError):
-        if _SYSTEM.stat().st_mode & _EVERYBODYS == _EVERYBODYS:
+        if _SYSTEM.stat().st_mode & _EVERYBODYS == _EVERYBODYS and os.access(_SYSTEM, os.W_OK):
             return _SYSTEM
     return Path("/tmp")  # not TMPDIR, which may be one user's
 

@@ -99,3 +99,12 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_the_usual_folder_is_one_that_every_user_shares() -> None:
     assert default_folder() in (Path("/var/lock"), Path("/tmp"))
     assert default_folder().stat().st_mode & stat.S_IWOTH
+
+
+def test_a_read_only_folder_of_the_system_holds_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with a read-only root."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr("workers.device_lock._SYSTEM", tmp_path)
+    assert default_folder() == tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+    assert default_folder() == Path("/tmp")
