@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def small(announce: Callable[[DeviceIdentity], int], submit: Submit) -> Stored:
 
 @pytest.fixture
 def command(tmp_path: Path, database_url: str) -> Command:
-    return farm_here(tmp_path, database_url)
+    # No program speaks for the device of these tests.
+    return partial(farm_here(tmp_path, database_url), FARM_SILENT_AFTER_SECONDS="600")
 
 
 def doctor(command: Command) -> dict[str, Any]:
