@@ -11,20 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from support.installations import ROOT, make_dist
+from support.installations import PACKED, ROOT, make_dist
 
 pytestmark = pytest.mark.release
-
-PACKED = (
-    "farm",
-    "workers",
-    "trainer",
-    "migrations",
-    "examples/datasets",
-    "examples/campaigns",
-    "examples/kernels",
-    "deploy",
-)
 
 
 @pytest.fixture(scope="module")

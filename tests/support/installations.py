@@ -11,6 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+
+PACKED = (
+    "farm",
+    "workers",
+    "trainer",
+    "migrations",
+    "examples/datasets",
+    "examples/campaigns",
+    "examples/kernels",
+    "deploy",
+)
+"""Folders of the repository that are in the packages."""
+
 UV = Path(sys.executable).parent / "uv"
 _DROPPED = ("FARM_", "MLFLOW_", "PYTHON", "VIRTUAL_ENV", "UV_PYTHON", "UV_PROJECT", "GIT_")
 

@@ -7,23 +7,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = (
-    "farm",
-    "workers",
-    "trainer",
-    "migrations",
-    "examples/datasets",
-    "examples/campaigns",
-    "examples/kernels",
-    "deploy",
-)
+from support.installations import PACKED, ROOT
 
 
 @pytest.fixture(scope="module")
 def committed() -> set[str]:
     """The files that git has of the folders that are packed."""
-    listed = subprocess.run(["git", "ls-files", "-z", *FOLDERS], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(["git", "ls-files", "-z", *PACKED], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     return {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
