@@ -78,6 +78,7 @@ SELECT DISTINCT hash FROM (
 ) used WHERE EXISTS (SELECT 1 FROM kernels WHERE hash = used.hash) ORDER BY hash
 """)
 # A job that is open may need a kernel that no row and no waiting job names: while one of the family is, none is unused.
+# Rows without a campaign, of imports and of sentinels whose campaign was deleted, need theirs too.
 _UNUSED = text("""
 SELECT k.hash FROM kernels k
 WHERE k.hash = ANY(:hashes) AND k.state <> 'building'
@@ -87,7 +88,8 @@ WHERE k.hash = ANY(:hashes) AND k.state <> 'building'
       WHERE w.kernel_id = k.id AND l.campaign_id IS DISTINCT FROM :id
   )
   AND k.hash NOT IN (
-      SELECT kernel_hash FROM measurements WHERE kernel_hash = ANY(:hashes) AND campaign_id IS DISTINCT FROM :id
+      SELECT kernel_hash FROM measurements
+      WHERE kernel_hash = ANY(:hashes) AND (campaign_id IS NULL OR campaign_id IS DISTINCT FROM :id)
   )
   AND NOT EXISTS (
       SELECT 1 FROM jobs j JOIN lanes l ON l.id = j.lane_id JOIN configurations c ON c.id = j.configuration_id

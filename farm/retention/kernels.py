@@ -14,11 +14,6 @@ _OLD = text("""
 SELECT hash FROM kernels
 WHERE state IN ('built', 'failed') AND finished_at < clock_timestamp() - CAST(:age AS interval) ORDER BY id
 """)
-# Also rows without a campaign: imported ones, and sentinels of a campaign that was deleted.
-_WITHOUT_ROWS = text("""
-SELECT h FROM unnest(CAST(:hashes AS text[])) WITH ORDINALITY AS o(h, n)
-WHERE h NOT IN (SELECT kernel_hash FROM measurements WHERE kernel_hash = ANY(:hashes)) ORDER BY n
-""")
 _SIZE = text("SELECT coalesce(sum(CAST(record ->> 'bytes' AS bigint)), 0) FROM kernels WHERE hash = ANY(:hashes)")
 
 
@@ -44,8 +39,7 @@ class UnusedKernels:
 
     def _unused(self, connection: Connection, age: timedelta) -> list[str]:
         old = list(connection.execute(_OLD, {"age": age}).scalars())
-        unused = deletions.unused_kernels(connection, old)
-        return list(connection.execute(_WITHOUT_ROWS, {"hashes": unused}).scalars())
+        return deletions.unused_kernels(connection, old)
 
     def _size(self, connection: Connection, hashes: list[str]) -> Old:
         return Old(len(hashes), int(connection.execute(_SIZE, {"hashes": hashes}).scalar_one()))
