@@ -273,7 +273,8 @@ def test_a_page_refreshes_on_events_and_polls_where_it_gets_no_stream(
             return page
 
         page = opened()
-        page.wait_for_function("window.asked.refresh === 1")  # it may have missed anything before it listened
+        # It may have missed anything before it listened. The page allows no evaluation of strings, as `wait_for_function` has it.
+        eventually(lambda: page.evaluate("window.asked.refresh"))
         set_state(DeviceState.DRAINED, "for the stream")
         playwright.expect(page.get_by_text("for the stream")).to_be_visible(timeout=60_000)
         page.evaluate("window.asked = {refresh: 0, poll: 0, since: Date.now()}")
