@@ -850,7 +850,7 @@ EXAMPLES = int(os.environ.get("FARM_TEST_EXAMPLES", "0"))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(0 if EXAMPLES else 300)
+@pytest.mark.timeout(0 if EXAMPLES else 900)
 def test_any_order_of_faults_loses_no_job_and_measures_none_twice(hasty: Engine) -> None:
     class Farm(FarmMachine):
         engine = hasty

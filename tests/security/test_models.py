@@ -306,7 +306,7 @@ def another_manifest(planting: Planting) -> None:
 CHANGES = [other_arrays, huge, linked, piped, missing, another_manifest]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_files_that_were_changed_after_signing_are_refused(
     planting: Planting, command: Command, tmp_path: Path, change: Callable[[Planting], None]
