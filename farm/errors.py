@@ -590,6 +590,22 @@ class RowNotImported(BadInput):
     """{path}: row {row:,} cannot be imported: {why}. Nothing of the file was imported."""
 
 
+class OtherFarmUnreachable(ServiceUnavailable):
+    """The farm at {url} does not answer: {why}. Check the URL, and that `farm serve` runs there. What was pulled before stays; the same command continues."""
+
+
+class OtherFarmRefused(Forbidden):
+    """The farm at {url} refuses: {why} FARM_PULL_TOKEN takes a token of that farm. The role read is enough."""
+
+
+class PullTokenInTheClear(BadInput):
+    """{url}: a token must not go to another machine over plain HTTP, where others can read it. Use https://, or a tunnel: ssh -L {port}:127.0.0.1:{port} {host}, and http://127.0.0.1:{port}"""
+
+
+class PulledMeanwhile(BadInput):
+    """Another pull stored rows of campaign {campaign} of {farm} in the meantime. Nothing was stored twice. Run the command again when the other one has ended."""
+
+
 class NoSuchImport(NotFound):
     """There is no import {name!r}. Imports: {known}. Give the name of the file, or the first six or more digits of its SHA-256."""
 

@@ -119,6 +119,9 @@ class Settings(BaseSettings):
         default=None, description="http://host:8000 of a farm serve, to ask instead of a database"
     )
     api_token: SecretStr | None = Field(default=None, description="the token that the API asks for")
+    pull_token: SecretStr | None = Field(
+        default=None, description="the token that the other farm of farm pull asks for"
+    )
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI", repr=False)
     # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")

@@ -55,6 +55,7 @@ COMMANDS = (
     Entry("report", "report:report", MEASURE, "Write the report of a campaign: one HTML file that works without a network."),
     Entry("analyze", "analyze:app", MEASURE, "Study measurements."),
     Entry("import", "imports:app", MEASURE, "Import rows that were measured elsewhere, to compare with and to train on."),
+    Entry("pull", "pull:pull", MEASURE, "Import the finished campaigns of another farm over its HTTP API. Again, it imports only what is new."),
     Entry("export", "exporting:app", MEASURE, "Write files that other tools read, made of measurements and models."),
     Entry("status", "status:status", FOLLOW, "Show the progress of campaigns. With a name, show what runs where, how fast, and what is stuck and why."),
     Entry("watch", "campaigns:watch", FOLLOW, "Follow a campaign until it ends. Ctrl-C stops watching, not the campaign."),

@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.db.measurements import cursor_of
 from farm.db.states import DeviceState
 from farm.devices import IMPORTED_PREFIX, DeviceIdentity
-from farm.errors import ImportNotAllowed, RowNotImported, first_line
+from farm.errors import ImportNotAllowed, PulledMeanwhile, RowNotImported, first_line
 from farm.kernels import Configuration
 from farm.measurement import Measurement
 from farm.schema.column import ColumnType
@@ -57,6 +57,23 @@ class ImportedDevice:
     rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledRows:
+    """Which rows of another farm an import holds: those of one device type of a campaign, with ids from above `after_row` to `last_row`."""
+
+    farm: str
+    campaign: str  # its digest
+    after_row: int
+    last_row: int
+    # Whether the campaign's rows of every device type are stored up to there.
+    whole: bool
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the devices of the import keep of it."""
+        return {"farm": self.farm, "campaign": self.campaign, "last_row": self.last_row, "whole": self.whole}
+
+
 def uuid_of(content: str, key: str) -> str:
     """`IMP-3fa94c0e11d2ab47-GPU-4e7a…`: the UUID of the device `key` in the file with that SHA-256."""
     return f"{IMPORTED_PREFIX}{content[:16]}-{key}"
@@ -75,6 +92,42 @@ def claim(connection: Connection, content: str) -> list[str]:
     """Locks the import of a file. Returns the UUIDs of its devices if it is imported already."""
     connection.execute(_LOCK, {"key": int.from_bytes(bytes.fromhex(content[:16]), signed=True)})
     return list(connection.execute(_FOUND, {"prefix": uuid_of(content, "")}).scalars())
+
+
+_PULL_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 8))")
+_PULLED = text("""
+SELECT facts -> 'pulled' ->> 'campaign' AS campaign, type AS device_type,
+    max(CAST(facts -> 'pulled' ->> 'last_row' AS bigint)) AS last_row,
+    max(CAST(facts -> 'pulled' ->> 'last_row' AS bigint)) FILTER (WHERE facts -> 'pulled' ->> 'whole' = 'true') AS whole_row
+FROM devices WHERE starts_with(uuid, :prefix) AND facts -> 'pulled' ->> 'farm' = :farm
+    AND (CAST(:campaign AS text) IS NULL OR facts -> 'pulled' ->> 'campaign' = :campaign)
+GROUP BY 1, 2 ORDER BY 1, 2
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class PulledSoFar:
+    """The highest id of another farm's rows of a campaign and device type that are stored here."""
+
+    campaign: str
+    device_type: str
+    last_row: int
+    # Up to this id, rows of every device type of the campaign are stored.
+    whole_row: int | None
+
+
+def pulled(connection: Connection, farm: str, campaign: str | None = None) -> list[PulledSoFar]:
+    """What was pulled from a farm, of one campaign or of all."""
+    rows = connection.execute(_PULLED, {"prefix": IMPORTED_PREFIX, "farm": farm, "campaign": campaign})
+    return [PulledSoFar(*row) for row in rows]
+
+
+def claim_pulled(connection: Connection, rows: PulledRows, device_type: str) -> None:
+    """Locks the pulls of a campaign of a farm until the transaction ends. Raises `PulledMeanwhile` if rows were stored since `after_row`."""
+    connection.execute(_PULL_LOCK, {"key": f"{rows.farm}/{rows.campaign}"})
+    known = pulled(connection, rows.farm, rows.campaign)
+    if max((one.last_row for one in known if one.device_type == device_type), default=0) > rows.after_row:
+        raise PulledMeanwhile(farm=rows.farm, campaign=rows.campaign[:12])
 
 
 # The staged rows meet the constraints of the table that they are for, so that COPY names the row that does not.

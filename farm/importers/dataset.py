@@ -38,6 +38,10 @@ class Dataset(Table):
 
     provenance: Provenance
 
+    @property
+    def device_type(self) -> str:
+        return self.provenance.device_type
+
     def reader(self) -> DatasetReader:
         return DatasetReader(self)
 

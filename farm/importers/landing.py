@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 from farm.db import imports
 from farm.db.audit import Actor, change, local_actor
 from farm.db.engine import take_time
-from farm.db.imports import ImportedDevice, ImportedRow
+from farm.db.imports import ImportedDevice, ImportedRow, PulledRows
 from farm.devices import DeviceIdentity
 from farm.errors import BadRecording, FarmError, RowNotImported, first_line
 from farm.formatting import shortened
@@ -56,11 +56,18 @@ class Table(ABC):
     rows: int
     # The name that the sender gave it, where the path is that of an upload.
     sent_as: str = ""
+    # Where the rows come from another farm's server, and not from a file that somebody gave.
+    pulled: PulledRows | None = None
 
     @property
     def name(self) -> str:
         """The name of the file, without its folder."""
         return Path(self.sent_as).name or self.path.name
+
+    @property
+    def device_type(self) -> str | None:
+        """The type of all its devices, where the head of the file says it."""
+        return None
 
     @abstractmethod
     def reader(self) -> Reader[Any]:
@@ -126,6 +133,8 @@ def imported_device(
         **identity: The fields of its `DeviceIdentity`.
     """
     facts = {"imported_from": table.name, "sha256": table.content, **facts}
+    if table.pulled is not None:
+        facts["pulled"] = table.pulled.facts
     device = DeviceIdentity(uuid=imports.uuid_of(table.content, key), facts=facts, **identity)
     return ImportedDevice(key=key, identity=device, host=f"imported:{host or 'unknown'}", rows=rows)
 
@@ -213,6 +222,7 @@ def import_table(
         BadRecording: the file is no such file, or changed while it was read.
         RowNotImported: a row cannot be stored.
         ImportNotAllowed: the database role may not import.
+        PulledMeanwhile: another pull stored rows of the same campaign.
     """
     file = Path(name).name if name else table.name
     with change(engine, actor or local_actor(), "imports_import") as changing:
@@ -223,6 +233,8 @@ def import_table(
             changing.nothing()
         if known:
             return Import(table=table, outcome=Outcome.KNOWN, uuids=tuple(known))
+        if table.pulled is not None:
+            imports.claim_pulled(connection, table.pulled, table.device_type or "")
         reader = table.reader()
         imports.stage(connection, reader.rows(progress), path=table.path)
         if sha256_of(table.path) != table.content:

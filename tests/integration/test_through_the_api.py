@@ -364,7 +364,7 @@ LINES = (
     f"import gpperf {DATA}/tests/data/gpperf/rtx4070_sgemm.csv.gz",
     f"import aiconfigurator {DATA}/tests/data/aiconfigurator/l40s_vllm-0.24.0.parquet",
     "status", "open small --print", "sentinels", "series --campaign small", "jobs --campaign small", "retry small", "pause small", "resume small",
-    "export dataset --type cpu-test --license cc-by-4.0 --output rows", "export aiconfigurator --type cpu-test --output systems",
+    "pull ftp://other", "export dataset --type cpu-test --license cc-by-4.0 --output rows", "export aiconfigurator --type cpu-test --output systems",
     "export vllm --type cpu-test --output configs", "export sglang --type cpu-test --output configs",
     "export inductor --type cpu-test --output tables", "export table llama-3.1-8b --type cpu-test --output kernels", "publish --output public", "compare --against public",
     "train nvidia-none", "predict 'tiled(tile=16) 512x512x512 f32'", "recommend 512x512x512",

@@ -71,6 +71,7 @@ EXAMPLES: dict[str, Any] = {
     "wanted": {},
     "training": 1,
     "file_format": "dataset",
+    "farm": "b",
     "upload": b"no recording",
     "built_kernel": BuiltKernel.of(built_of(KERNEL)).model_dump(),
     "owner": "ann",
