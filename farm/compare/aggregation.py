@@ -231,11 +231,14 @@ def _choose(engine: Engine, query: CompareQuery, predictable: Collection[str], f
         names = {group.campaign for group in groups} - {None}
         only = None if query.campaign is None else set(campaigns.repetitions(connection, query.campaign))
         ids: dict[str, int] = {name: campaigns.find(connection, name)["id"] for name in names if name is not None}
+        of_groups = set(ids.values()) if groups and all(group.campaign is not None for group in groups) else None
+        limits = [limit for limit in (only, of_groups) if limit is not None]
         times = times_of(groups)
         row_filter = RowFilter(
             campaigns=bool(ids) or only is not None or filling,
             times=tuple(times),
             days=query.by == "day",
+            only_campaigns=tuple(sorted(set.intersection(*limits))) if limits else None,
             excluded=row_query.excluded_rows(connection),
         )
         known = row_query.kinds(connection, devices, environments, row_filter)

@@ -51,8 +51,18 @@ class RowFilter:
     campaigns: bool = False
     times: tuple[datetime, ...] = ()
     days: bool = False
+    # The campaigns to which the groups are limited; None: rows of every campaign, and without one.
+    only_campaigns: tuple[int, ...] | None = None
     # SQL conditions, from `excluded_rows`.
     excluded: str = ""
+
+    @property
+    def condition(self) -> str:
+        """SQL that follows other conditions. The index on the campaign finds the rows of few campaigns among all."""
+        if self.only_campaigns is None:
+            return self.excluded
+        listed = ",".join(map(str, self.only_campaigns))
+        return f" AND r.campaign_id = ANY('{{{listed}}}'){self.excluded}"
 
     def columns(self) -> dict[str, str]:
         """SQL of each field in which kinds can differ."""
@@ -93,7 +103,7 @@ def kinds(
     found = connection.execute(
         text(
             f"SELECT {selected}, count(*) AS rows, count(r.runtime_burst_ms) AS with_burst "
-            f"FROM measurements r WHERE r.source <> 'sentinel'{row_filter.excluded} "
+            f"FROM measurements r WHERE r.source <> 'sentinel'{row_filter.condition} "
             f"GROUP BY {', '.join(map(str, range(1, len(columns) + 1)))}".replace(":", r"\:")
         )
     )
@@ -152,7 +162,7 @@ def rows(engine: Engine, wanted: Sequence[RowKind], row_filter: RowFilter) -> Me
     selected += [f"r.{name}" for name in ("configuration_id", *_FIGURES, *of_burst)]
     found = read(
         engine,
-        f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *conditions])}{row_filter.excluded}",
+        f"SELECT {', '.join(selected)} FROM measurements r WHERE {' AND '.join([*among, *conditions])}{row_filter.condition}",
     )
     kind = _which_kind([(found[name], values[name]) for name in separating], len(found))
     codes, ids = coded(words(found["configuration_id"]))

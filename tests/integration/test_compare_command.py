@@ -282,6 +282,40 @@ def test_a_campaign_narrows_a_side_or_all(
         asked(engine, "GPU-2", "GPU-1", campaign="search")
 
 
+def test_a_comparison_of_campaigns_reads_rows_of_these_campaigns_only(
+    engine: Engine,
+    announce: Callable[[DeviceIdentity], int],
+    submit: Callable[[Campaign], Stored],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = announce(card(1))
+    ids = {}
+    for name in ("one", "two", "three"):
+        ids[name] = submit(wanted(name, search=None)).campaign_id
+        measure(engine, device)
+    limits = []
+    kinds = row_query.kinds
+
+    def noted(connection: Any, devices: Any, contents: Any, row_filter: row_query.RowFilter) -> Any:
+        found = kinds(connection, devices, contents, row_filter)
+        limits.append((row_filter.only_campaigns, {kind.campaign_id for kind in found}))
+        return found
+
+    monkeypatch.setattr(row_query, "kinds", noted)
+    both = {ids["one"], ids["two"]}
+    (group,) = asked(engine, "campaign=one", "campaign=two").groups
+    assert group.rows > 0
+    assert limits.pop() == (tuple(sorted(both)), both)
+    (group,) = asked(engine, "campaign=one", "GPU-1,campaign=two", any_source=True).groups
+    assert group.overall.time.ratio == pytest.approx(1.0)
+    assert limits.pop() == (tuple(sorted(both)), both)
+    asked(engine, "campaign=one", "GPU-1", any_source=True)
+    assert limits.pop() == (None, set(ids.values()))
+    with pytest.raises(farm.errors.SideWithoutRows):
+        asked(engine, "campaign=one", "campaign=two", campaign="three", any_source=True)
+    assert limits.pop() == ((), set())
+
+
 # --- the command -----------------------------------------------------------------------------------------
 
 

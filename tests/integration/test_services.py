@@ -92,6 +92,8 @@ def redis_client(url: str) -> redis.Redis:
 def test_they_serve_inside_the_block_and_leave_nothing_running(home: Path) -> None:
     with services(embedded_settings(home), broker=True) as urls:
         assert ask(urls.database_url, "SELECT current_user, current_database()") == ("farm", "farm")
+        # Else Postgres reads all jobs of the farm to find those of a campaign.
+        assert ask(urls.database_url, "SHOW random_page_cost") == ("1.1",)
         assert urls.broker_url is not None
         with redis_client(urls.broker_url) as client:
             assert client.ping()
