@@ -99,6 +99,34 @@ def register_devices(engine: Engine, count: int, name: str) -> tuple[str, list[i
         ]
 
 
+_COPY_HOSTS = text("""
+INSERT INTO hosts (name) SELECT 'host-' || lpad(CAST(n AS text), 6, '0') FROM generate_series(:first / 8, (:count - 1) / 8) n
+ON CONFLICT (name) DO NOTHING
+""")
+_COPY_DEVICES = text("""
+INSERT INTO devices (uuid, host_id, type, name, backend, traits, facts, last_seen_at)
+SELECT d.uuid || '-' || n, h.id, d.type, :name || ' ' || n, d.backend, d.traits, d.facts, clock_timestamp()
+FROM devices d CROSS JOIN generate_series(:first, :count - 1) n
+JOIN hosts h ON h.name = 'host-' || lpad(CAST(n / 8 AS text), 6, '0')
+WHERE d.id = :pattern ORDER BY n
+""")
+_DEVICES = text("SELECT id FROM devices ORDER BY id")
+
+
+def copy_devices(engine: Engine, count: int, name: str, pattern: int, first: int) -> list[int]:
+    """Copies a registered device until there are `count`, eight to a host, in one statement. Returns the ids of all devices.
+
+    Args:
+        pattern: id of the device that is copied.
+        first: how many there are.
+    """
+    with engine.begin() as connection:
+        parameters = {"first": first, "count": count}
+        connection.execute(_COPY_HOSTS, parameters)
+        connection.execute(_COPY_DEVICES, parameters | {"name": name, "pattern": pattern})
+        return list(connection.execute(_DEVICES).scalars())
+
+
 def card(number: int, device_type: str) -> DeviceIdentity:
     return DeviceIdentity(
         uuid=f"GPU-{number}",

@@ -19,6 +19,7 @@ import heapq
 import json
 import statistics
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,18 +65,23 @@ class Fleet:
     queue: str
     device_ids: list[int]
     job_seconds: float
-    free: list[int] = field(init=False)
+    # Whether it says for all devices at once that they live. Otherwise another process sends their heartbeats.
+    live: bool = True
+    free: deque[int] = field(init=False)
     idle_s: dict[int, float] = field(init=False)
     jobs: int = 0
     batches: int = 0
     # Messages of batches that were gone: sent twice, or taken back.
     stale: int = 0
     _idle_since: dict[int, float] = field(default_factory=dict)
+    # Free, and not seen yet that their queue is empty.
+    _freed: set[int] = field(default_factory=set)
     _busy: list[tuple[float, int, int]] = field(default_factory=list)
     _lived: float = 0.0
 
     def __post_init__(self) -> None:
-        self.free, self.idle_s = list(self.device_ids), dict.fromkeys(self.device_ids, 0.0)
+        self.free, self.idle_s = deque(self.device_ids), dict.fromkeys(self.device_ids, 0.0)
+        self._freed = set(self.device_ids)
 
     def open_window(self) -> None:
         self.idle_s = dict.fromkeys(self.device_ids, 0.0)
@@ -94,7 +100,7 @@ class Fleet:
             time.sleep(TICK_SECONDS)
 
     def _tick(self, now: float) -> None:
-        if now > self._lived + settings().heartbeat_seconds:
+        if self.live and now > self._lived + settings().heartbeat_seconds:
             self._lived = now
             with self.engine.begin() as connection:
                 connection.execute(_ALL_LIVE)
@@ -103,6 +109,7 @@ class Fleet:
             _, batch_id, device = heapq.heappop(self._busy)
             over.append(batch_id)
             self.free.append(device)
+            self._freed.add(device)
         if over:
             with self.engine.begin() as connection:
                 connection.execute(_END, {"ids": sorted(over)})
@@ -111,23 +118,25 @@ class Fleet:
             if not messages:
                 break
             self._claim([json.loads(base64.b64decode(json.loads(one)["body"]))[0][0] for one in messages])
-        for device in self.free:
-            self._idle_since.setdefault(device, time.monotonic())
+        self._idle_since |= dict.fromkeys(self._freed, time.monotonic())
+        self._freed.clear()
 
     def _claim(self, ids: list[int]) -> None:
-        taking = {"ids": ids, "devices": self.free[: len(ids)], "seconds": LEASE_SECONDS}
+        offered = [self.free.popleft() for _ in ids]
+        taking = {"ids": ids, "devices": offered, "seconds": LEASE_SECONDS}
         with self.engine.begin() as connection:
             rows = connection.execute(_CLAIM, taking).all()
         self.stale += len(ids) - len(rows)
         now, taken = time.monotonic(), set[int]()
         for batch_id, device, jobs in rows:
             taken.add(device)
+            self._freed.discard(device)
             self._found(device)
             self.jobs += jobs
             self.batches += 1
             seconds = jobs * self.job_seconds * (0.5 + batch_id * 7919 % 1000 / 1000)
             heapq.heappush(self._busy, (now + seconds, batch_id, device))
-        self.free = [device for device in self.free if device not in taken]
+        self.free.extendleft(device for device in reversed(offered) if device not in taken)
 
     def _found(self, device: int) -> None:
         """It is no longer idle, if it was."""

@@ -113,7 +113,7 @@ def tables_in(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("document", "figures"),
     [
-        ("docs/scale.md", 6),
+        ("docs/scale.md", 9),
         ("docs/measuring.md", 11),
         ("docs/reporting.md", 1),
         ("docs/serving.md", 1),
@@ -155,6 +155,19 @@ def test_the_shares_of_a_core_in_the_readme_are_those_that_were_measured() -> No
         in readme
     )
     assert one["worst_idle_pct"] == forty["worst_idle_pct"] == 0
+
+
+def test_the_needs_of_a_hundred_thousand_devices_follow_from_the_measured_costs() -> None:
+    steps = json.loads((ROOT / "benchmarks" / "results" / "hundred_thousand_devices.json").read_text())["steps"]
+    (large,) = (s for s in steps if (s["devices"], s["owners"], s["settings"]) == (100_000, 1, "default"))
+    scale = " ".join((ROOT / "docs" / "scale.md").read_text().split())
+    beat_us = large["postgres_us_per_beat"]
+    assert f"{1e6 / beat_us:,.0f} a second for each core of Postgres" in scale
+    assert f"25,000 a second: {25_000 * beat_us / 1e6:.1f} cores" in scale
+    assert f"begins with {large['read_schedule_ms']:.0f} ms of reading devices" in scale
+    many = json.loads((ROOT / "benchmarks" / "results" / "many_devices.json").read_text())["owners"]["1"]
+    batch_us = 1e4 * many["coordinator_cpu_pct"] / many["batches_per_second"]
+    assert f"{1e6 / batch_us:,.0f} batches a second at {batch_us:.0f} µs each" in scale
 
 
 # --- containers --------------------------------------------------------------------------------------
