@@ -127,6 +127,10 @@ class Settings(BaseSettings):
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")
     log_level: LogLevel = Field(default="INFO", description="what is logged: this level and above")
     log_json: bool = Field(default=False, description="one JSON object per log line")
+    log_max_mb: Annotated[float, Ge(0.01), Le(100_000)] = Field(
+        default=10.0,
+        description="MiB of a log in FARM_HOME/logs; above that it is rotated, and four earlier parts are kept",
+    )
     # Prometheus metrics: host:port, or a port alone for this machine only. Unset: none are served.
     coordinator_metrics: str | None = Field(default=None, description="where the coordinator serves its metrics")
     worker_metrics: str | None = Field(default=None, description="where farm-worker serves those of its devices")
@@ -274,6 +278,11 @@ class Settings(BaseSettings):
     def weights_of_owners(self) -> dict[str, float]:
         """The weights of those owners that have another one than 1."""
         return _weights(self.owner_weights)
+
+    @property
+    def log_max_bytes(self) -> int:
+        """The size above which a log of the home is rotated."""
+        return int(self.log_max_mb * 2**20)
 
     @property
     def embedded_database(self) -> bool:

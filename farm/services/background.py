@@ -16,7 +16,8 @@ from farm.db.engine import make_engine
 from farm.errors import EmbeddedServiceFailed
 from farm.services.embedded import ServiceUrls, embedded_services, services, stop_unused_services
 from farm.services.home import Home, read_json
-from farm.services.processes import end_tree, end_with, is_alive, last_lines, start_detached, trim_log, wait_gone
+from farm.services.log_rotation import set_aside
+from farm.services.processes import end_tree, end_with, is_alive, last_lines, start_detached, wait_gone
 from farm.services.stack import GRACE_S
 from farm.settings import Settings, environment_for_children
 
@@ -98,7 +99,7 @@ def start_in_background(
     with services(settings, broker=True) as urls:
         prepare_database(settings, urls)
         log = home.log("supervisor")
-        trim_log(log)
+        set_aside(log, settings.log_max_bytes)
         since = log.stat().st_size if log.exists() else 0
         chosen = {"--no-workers": workers, "--no-trainer": trainer, "--no-builder": builder}
         options = [option for option, wanted in chosen.items() if not wanted]

@@ -12,6 +12,7 @@ from pathlib import Path
 from farm.errors import EmbeddedServiceFailed, OtherPostgresVersion
 from farm.services.cluster import Cluster, find_cluster, place_cluster
 from farm.services.home import Home
+from farm.services.log_rotation import set_aside
 from farm.services.moved import require_not_moved
 from farm.services.processes import (
     all_working_in,
@@ -20,12 +21,12 @@ from farm.services.processes import (
     is_alive,
     last_lines,
     start_detached,
-    trim_log,
     wait_gone,
     works_in,
 )
 from farm.services.server_binaries import PostgresBinaries
 from farm.services.urls import embedded_database_url
+from farm.settings import settings
 
 PORT = 5432
 """Part of the socket's name only: nothing listens on the network."""
@@ -100,7 +101,7 @@ class EmbeddedPostgres:
                 self._wait_ready(pid, since=0)
                 return
             self._stop([pid])
-        trim_log(self._log)
+        set_aside(self._log, settings().log_max_bytes)
         binaries = cluster.binaries()
         if not cluster.data.is_dir():
             self._initialise(binaries)
@@ -132,8 +133,8 @@ class EmbeddedPostgres:
 
     def _options(self) -> list[str]:
         folder = '"{}"'.format(str(self._cluster.sockets).replace('"', '""'))
-        settings = {**SETTINGS, "unix_socket_directories": folder, "unix_socket_permissions": "0700"}
-        return [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        options = {**SETTINGS, "unix_socket_directories": folder, "unix_socket_permissions": "0700"}
+        return [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
 
     def _wait_ready(self, pid: int, *, since: int) -> None:
         data, end = self._cluster.data, time.monotonic() + START_TIMEOUT_S

@@ -22,10 +22,6 @@ import psutil
 
 from farm.services import guardian
 
-LOG_LIMIT_BYTES = 20 * 1024 * 1024
-"""A larger log is renamed to `<name>.log.1` when its process starts the next time."""
-
-
 ENDING_SECONDS = 10.0
 """Maximum time to end a process with its descendants. No signal reaches a process that waits in a driver."""
 
@@ -120,14 +116,20 @@ def start_detached(
 
 
 def start_guarded(
-    command: Sequence[str], *, environment: Mapping[str, str], grace_s: float, **options: Any
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    grace_s: float,
+    log: Path | None = None,
+    max_log_bytes: int = 0,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Starts a command under a guardian (see `farm.services.guardian`): nothing of it outlives the guardian or the caller.
 
-    `options` go to `subprocess.Popen`. SIGTERM to the guardian ends the command, which gets `grace_s` seconds for it.
+    With a `log`, the guardian writes the output there, and rotates it above that size. `options` go to `subprocess.Popen`. SIGTERM to the guardian ends the command, which gets `grace_s` seconds for it.
     """
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", guardian.__file__, str(grace_s), *command],
+        [sys.executable, "-I", "-S", guardian.__file__, str(grace_s), str(log or "-"), str(max_log_bytes), *command],
         stdin=subprocess.PIPE,  # the lifeline
         env=environment,
         start_new_session=True,
@@ -176,12 +178,6 @@ def end_tree(pid: int) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(family, timeout=5)
-
-
-def trim_log(log: Path) -> None:
-    """Renames a log above the limit, so logs do not fill a disk."""
-    if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
-        log.replace(log.with_suffix(".log.1"))
 
 
 def last_lines(log: Path, *, since: int = 0, lines: int = 1) -> str:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 from farm.broker.replies import require_writable
 from farm.errors import EmbeddedServiceFailed
 from farm.services.home import Home
-from farm.services.processes import all_working_in, end_with, last_lines, trim_log, works_in
+from farm.services.log_rotation import set_aside
+from farm.services.processes import all_working_in, end_with, last_lines, works_in
 from farm.services.server_binaries import redis_server
 from farm.services.urls import embedded_broker_url, redis_client_url
+from farm.settings import settings
 
 if TYPE_CHECKING:
     import redis
@@ -70,7 +72,7 @@ class EmbeddedRedis:
         self._end(all_working_in(self._folder, *PROGRAMS))
         self._socket.unlink(missing_ok=True)
         self._pidfile.unlink(missing_ok=True)
-        trim_log(self._log)
+        set_aside(self._log, settings().log_max_bytes)
         since = self._log.stat().st_size if self._log.exists() else 0
         # Through its standard input: a command line would show the password to every user of the machine.
         launched = subprocess.run(

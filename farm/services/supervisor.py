@@ -24,6 +24,7 @@ from farm.services.backoff import BackOff
 from farm.services.demand import Demand
 from farm.services.embedded import revive_services, services
 from farm.services.home import Home, write_json
+from farm.services.log_rotation import copy_and_empty, rotate_own_output, set_aside
 from farm.services.processes import start_stamp
 from farm.services.stack import Program, Stack, programs
 from farm.services.urls import safe_url
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 IDLE_EXIT_S = 60.0
 """A trainer or builder ends after so long without work."""
+
+LOGS_EVERY_S = 10.0
+"""Between two looks at the sizes of logs."""
 
 SETTLE_S = 1.5
 """After this time, a program has read its settings and imported its modules."""
@@ -47,6 +51,7 @@ class Supervisor:
         self._home = Home.open(farm_settings)
         self._programs = chosen
         self._stop = threading.Event()
+        self._logs_due_s = 0.0
         self._back_off = {program.name: BackOff() for program in chosen}
 
     def stop(self, *_: object) -> None:
@@ -66,7 +71,13 @@ class Supervisor:
     def _hold(self) -> None:
         with (
             services(self._settings, broker=True) as urls,
-            Stack(urls, self._home.path, programs=self._programs, idle_exit_s=IDLE_EXIT_S) as stack,
+            Stack(
+                urls,
+                self._home.path,
+                programs=self._programs,
+                idle_exit_s=IDLE_EXIT_S,
+                max_log_bytes=self._settings.log_max_bytes,
+            ) as stack,
             Demand(self._settings, urls) as demand,
         ):
             shown = {"database": safe_url(urls.database_url), "tracking": safe_url(urls.tracking_uri)}
@@ -79,7 +90,21 @@ class Supervisor:
             while not self._stop.wait(LOOK_EVERY_S):
                 if self._look(stack, demand.of):
                     self._say("ready", stack, shown)
+                self._keep_logs_small()
             self._say("stopping", stack, shown)
+
+    def _keep_logs_small(self) -> None:
+        """Rotates the logs that no guardian writes."""
+        now, most = time.monotonic(), self._settings.log_max_bytes
+        if now < self._logs_due_s:
+            return
+        self._logs_due_s = now + LOGS_EVERY_S
+        rotate_own_output(self._home.log("supervisor"), most)
+        try:
+            set_aside(self._home.log("redis"), most)
+            copy_and_empty(self._home.log("postgres"), most)
+        except OSError as error:
+            logger.warning("a log could not be rotated: %s", error)
 
     def _look(self, stack: Stack, demanded: Callable[[Mapping[str, Program]], Iterable[str]]) -> bool:
         """Restarts what has died, and starts programs that have work. Returns whether something changed."""

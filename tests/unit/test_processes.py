@@ -65,15 +65,3 @@ def test_the_last_lines_of_a_log_are_those_of_this_run(tmp_path: Path) -> None:
         file.write("one\n\ntwo\nthree\n\n")
     assert processes.last_lines(log, since=since, lines=2) == "two\nthree"
     assert processes.last_lines(log, since=since, lines=9) == "one\ntwo\nthree"
-
-
-def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "LOG_LIMIT_BYTES", 10)
-    log = tmp_path / "a.log"
-    processes.trim_log(log)
-    log.write_text("x" * 10)
-    processes.trim_log(log)
-    assert log.exists()
-    log.write_text("x" * 11)
-    processes.trim_log(log)
-    assert (log.exists(), (tmp_path / "a.log.1").stat().st_size) == (False, 11)
