@@ -114,17 +114,17 @@ format: $(STAMP)
 # Resolves pyproject.toml anew; pins stay as they are unless UPGRADE=--upgrade. Universal: one lock for 3.11 and 3.12.
 lock: $(STAMP)
 	@compile="$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $(UPGRADE)"
-	all="--extra embedded --extra trainer --extra web --extra dev"
+	all="--extra embedded --extra trainer --extra web --extra otel --extra dev"
 	$$compile pyproject.toml $$all -o requirements/all.txt
 	printf 'uv\nhatchling>=1.27\neditables\n' | $$compile - -c requirements/all.txt -o requirements/tools.txt
 	printf 'cyclonedx-bom>=7\nhatchling\n' | $$compile - -c requirements/all.txt -c requirements/tools.txt -o requirements/dist.txt
-	$$compile pyproject.toml -c requirements/all.txt -o requirements/worker.txt
-	$$compile pyproject.toml --extra trainer -c requirements/all.txt -o requirements/trainer.txt
-	$$compile pyproject.toml --extra trainer --extra web -c requirements/all.txt -o requirements/web.txt
+	$$compile pyproject.toml --extra otel -c requirements/all.txt -o requirements/worker.txt
+	$$compile pyproject.toml --extra trainer --extra otel -c requirements/all.txt -o requirements/trainer.txt
+	$$compile pyproject.toml --extra trainer --extra web --extra otel -c requirements/all.txt -o requirements/web.txt
 	$$compile pyproject.toml --extra docs -c requirements/all.txt -o requirements/docs.txt
 	for extra in cuda12 cuda13 build triton; do
 	  $$compile pyproject.toml $$all --extra $$extra -c requirements/all.txt -o requirements/$$extra.txt
-	  $$compile pyproject.toml --extra $$extra -c requirements/all.txt -o requirements/worker-$$extra.txt
+	  $$compile pyproject.toml --extra $$extra --extra otel -c requirements/all.txt -o requirements/worker-$$extra.txt
 	done
 
 clean:

@@ -329,6 +329,10 @@ class MetricsAddressUnusable(ServiceUnavailable):
     """{variable} is {value!r}, and metrics cannot be served there: {why}. Name another address, or unset it to do without."""
 
 
+class TracingMissing(ServiceUnavailable):
+    """FARM_OTEL_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT names a collector of spans, and OpenTelemetry is not installed here: {install[otel]}. Unset the variable to do without."""
+
+
 class MonitoringFileRefused(BadInput):
     """{path} is refused: {why}"""
 

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, SecretStr, ValidationError, model_validator
@@ -86,6 +87,22 @@ def _public_keys(text: str) -> str:
     return text
 
 
+def _trace_endpoint(text: str) -> str:
+    try:
+        parts, valid = urlsplit(text), urlsplit(text).port != 0
+    except ValueError:
+        valid = False
+    if not valid or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is no URL of a collector, such as http://host:4318")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("it has a password, which belongs into OTEL_EXPORTER_OTLP_HEADERS")
+    return text
+
+
+TraceEndpoint = Annotated[str, AfterValidator(_trace_endpoint)]
+"""A URL of a collector, without the path of spans."""
+
+
 def _age(text: str) -> str:
     if text:
         try:
@@ -135,6 +152,15 @@ class Settings(BaseSettings):
     coordinator_metrics: str | None = Field(default=None, description="where the coordinator serves its metrics")
     worker_metrics: str | None = Field(default=None, description="where farm-worker serves those of its devices")
     web_metrics: str | None = Field(default=None, description="where farm serve serves its metrics")
+    # Spans of OpenTelemetry. Unset: none are made.
+    otel_endpoint: TraceEndpoint | None = Field(
+        default=None, description="collector of spans over OTLP/HTTP, as http://host:4318"
+    )
+    otlp_endpoint: TraceEndpoint | None = Field(
+        default=None,
+        validation_alias="OTEL_EXPORTER_OTLP_ENDPOINT",
+        description="the same, by OpenTelemetry's own name",
+    )
     # Only `farm db worker-role` reads it.
     worker_password: SecretStr | None = Field(default=None, description="password of the workers' database role")
     # Only `farm db reader-role` does.
@@ -283,6 +309,11 @@ class Settings(BaseSettings):
     def log_max_bytes(self) -> int:
         """The size above which a log of the home is rotated."""
         return int(self.log_max_mb * 2**20)
+
+    @property
+    def trace_endpoint(self) -> str | None:
+        """Where spans are exported to; None: nowhere."""
+        return self.otel_endpoint or self.otlp_endpoint
 
     @property
     def embedded_database(self) -> bool:

@@ -32,6 +32,7 @@ RESCAN_SECONDS = 20.0
 
 def serve(selection: str, stop: threading.Event) -> None:
     """Runs a worker for each selected device until `stop`."""
+    from workers import spans
     from workers.hosting import Host  # with the signals of a device's worker, which are none of a builder's
 
     collect_orphans()
@@ -46,13 +47,14 @@ def serve(selection: str, stop: threading.Event) -> None:
         if reached is None:
             return
         urls, engine = reached
-        environment = environment_for_children(
-            FARM_DATABASE_URL=urls.database_url,
-            FARM_BROKER_URL=urls.broker_url or "",
-            FARM_HOME=str(settings().home.absolute()),
-            **variables,
-        )
-        with registered(urls.database_url, ProgramKind.WORKER):
+        with spans.exported(settings(), engine) as for_spans, registered(urls.database_url, ProgramKind.WORKER):
+            environment = environment_for_children(
+                FARM_DATABASE_URL=urls.database_url,
+                FARM_BROKER_URL=urls.broker_url or "",
+                FARM_HOME=str(settings().home.absolute()),
+                **variables,
+                **for_spans,
+            )
             Host(watcher, engine, environment, rescan_s=RESCAN_SECONDS).serve(first, stop)
 
 

@@ -51,10 +51,12 @@ from farm.monitoring.worker_metrics import (
     MEASURING,
     WINDOW,
 )
+from workers import spans
 from workers.canary import RULES, SENTINEL_RULES, Sentinel, prove
 from workers.devices import Device
 from workers.failure_kinds import kind_of
 from workers.preparation import AHEAD, Preparation
+from workers.spans import BatchSpans
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +193,7 @@ class Runner:
         sentinel_jobs: int = 0,
         versions: Versions = BUILT_WITH,
         session: int | None = None,
+        batch_spans: BatchSpans | None = None,
     ) -> None:
         self._engine = engine
         self._marks = engine.execution_options(isolation_level="AUTOCOMMIT")  # one round trip
@@ -202,6 +205,7 @@ class Runner:
         self._stopping = stopping
         self._deadline = deadline or Deadline()
         self._metrics = metrics or Metrics()
+        self._spans = batch_spans or BatchSpans()
         self._sentinel = Sentinel(device, every_jobs=sentinel_jobs)
         self._faults = FaultLog(log)
         self._failures_in_a_row, self._next_trial = 0, TRIAL_AFTER_FAILURES
@@ -221,6 +225,7 @@ class Runner:
         Raises `LeaseHeld` if the device holds another batch, `SessionLost` if another worker serves it now, and `DBAPIError` if
         the database accepts no claim, mark or landing. Then the batch is handed back, and no job is blamed.
         """
+        self._spans.begin()
         lease = self._claim(batch_id)
         if lease is None:
             log.debug("nothing to claim", extra={"batch_id": batch_id})
@@ -228,7 +233,7 @@ class Runner:
         ids = {"batch_id": batch_id, "campaign_id": lease.campaign_id}
         outcome = _Outcome()
         try:
-            with self._metrics.time(BATCH):
+            with self._traced(lease, outcome), self._metrics.time(BATCH):
                 self._measure(lease, outcome)
                 self._land(lease, outcome)
         except LeaseLost as error:
@@ -262,6 +267,16 @@ class Runner:
             prove(self._device)
         return len(outcome.results)
 
+    @contextmanager
+    def _traced(self, lease: Lease, outcome: _Outcome) -> Iterator[None]:
+        """Hands on the spans of a batch after the block, which measures and lands it."""
+        try:
+            yield
+        except Exception as error:
+            self._spans.send(lease, 0, outcome.failures, error)
+            raise
+        self._spans.send(lease, len(outcome.results), outcome.failures, None)
+
     def _claim(self, batch_id: int) -> Lease | None:
         def claim() -> Lease | None:
             with self._engine.begin() as connection:
@@ -273,7 +288,7 @@ class Runner:
                     session=self._session,
                 )
 
-        with self._metrics.time(CLAIM):
+        with self._metrics.time(CLAIM), self._spans.step(spans.CLAIM):
             return self._patiently(claim, CLAIM_PATIENCE_SECONDS)
 
     def _abandon(self, batch_id: int, error: Exception) -> bool:
@@ -313,7 +328,7 @@ class Runner:
         """Measures one job and records the outcome. False if the device cannot continue."""
         try:
             deadline = self._deadline.of(lease.rules.job_seconds, "a job", job_id=job.id)
-            with deadline, self._metrics.time(MEASURING):
+            with deadline, self._metrics.time(MEASURING), self._spans.step(spans.JOB, job):
                 row = self._device.measure(job.configuration, lease.rules)
             if row.source is not Source.RECORDED:  # a recording's window was another device's
                 self._metrics.count(WINDOW, row.window_s)
@@ -427,7 +442,7 @@ class Runner:
                     probation.begin(connection, self._device_id, outcome.unfit, tried=True)
 
         patience_s = lease.rules.job_seconds + LANDING_SECONDS
-        with self._metrics.time(LAND):
+        with self._metrics.time(LAND), self._spans.step(spans.LAND):
             try:
                 self._patiently(land, patience_s, batch_id=lease.batch_id)
             except measurements.UNSTORABLE:

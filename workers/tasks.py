@@ -45,6 +45,7 @@ from workers.devices import open_device
 from workers.kernels.sources import FarmKernels
 from workers.metrics import CHILD, PARENT, metrics_of
 from workers.runner import EXIT_HUNG, EXIT_SENTINEL, EXIT_TRIAL, TRIAL_SECONDS, Deadline, Runner
+from workers.spans import batch_spans
 from workers.stopping import STOP_SIGNAL, stopping
 from workers.watchdog import Watchdog
 
@@ -122,6 +123,7 @@ def _runner() -> Runner:
         sentinel_jobs=settings().sentinel_jobs,
         versions=versions_of(settings()),
         session=session(),
+        batch_spans=batch_spans(identity),
     )
 
 

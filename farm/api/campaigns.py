@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from farm.api.access import Access
 from farm.api.leader import Leader, leader_of
 from farm.api.operation import MAX_ID, Cli, Document, InTable, operation
 from farm.api.sentinels import SentinelNow, sentinel_now
-from farm.api.submitting import store
+from farm.api.submitting import record_submission, store
 from farm.broker.queues import TRAIN_QUEUE
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.estimates import Estimate, Stuck, estimates, read_farm_state
@@ -341,9 +342,11 @@ def submit(access: Access, submission: Submission) -> Submitted:
     if campaign.owner != access.who and not access.actor.role.may(Role.OPERATE):
         raise OwnerNotYours(where=campaign.where, owner=campaign.owner, who=access.who)
     made = planned(access, campaign, allow_missing=submission.allow_missing)
+    began_ns = time.time_ns()
     with access.change(submit) as change:
         take_time(change.connection)
         stored = store(change, made, access.settings)
+    record_submission(access.session.engine, campaign, stored, began_ns)
     with access.connect() as connection:
         awaited = kernels.awaited(connection, stored.campaign_id, silent_after=access.silent_after)
         waits_for_trainer = learning.learns(connection, stored.campaign_id)

@@ -37,6 +37,8 @@ from farm.errors import (
     known_errors,
 )
 from farm.system_account import login_name
+from farm.tracing import current, traceparent
+from farm.tracing.ids import HEADER
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,7 +187,12 @@ class Remote:
             with (
                 body.opened() as content,
                 self._client.stream(
-                    method, self.url + path, params=query, content=content, headers=body.headers, follow_redirects=False
+                    method,
+                    self.url + path,
+                    params=query,
+                    content=content,
+                    headers=body.headers | _caller(),
+                    follow_redirects=False,
                 ) as response,
             ):
                 received, limit = 0, max_bytes if response.is_success else MAX_ERROR_BYTES
@@ -225,6 +232,11 @@ class Remote:
         if response.status_code in (401, 403) and not of_the_work:
             return ApiRefused(url=self.url, why=message)
         return RemoteError(message, exit_code) if known is None else known.received(message)
+
+
+def _caller() -> dict[str, str]:
+    """The header that names the span of this request, if there is one."""
+    return {} if (ids := current()) is None else {HEADER: traceparent(ids)}
 
 
 _BY_EXIT_CODE: Mapping[int, type[FarmError]] = {one.exit_code: one for one in (BadInput, ServiceUnavailable, NotFound)}

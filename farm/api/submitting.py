@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from farm.builds import versions_of
 from farm.db import campaigns, quotas
 from farm.db.audit import Actor, Change
 from farm.db.campaigns import Stored
+from farm.db.farm_key import farm_key
 from farm.db.quotas import OwnerLimits
 from farm.db.states import Role
 from farm.errors import DefinitionsNeedRole
 from farm.settings import Settings
+from farm.tracing import Span, current, ids_of_campaign, new_ids, tracing
+from farm.tracing.span import PREFIX
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
-    from farm.campaign import Plan, PlannedJob
+    from farm.campaign import Campaign, Plan, PlannedJob
     from farm.campaign.summary import Meter
 
 
@@ -56,6 +62,39 @@ def store(change: Change, made: Plan, settings: Settings) -> Stored:
     )
     check_quota(change, campaign.owner, settings)
     return stored
+
+
+def record_submission(engine: Engine, campaign: Campaign, stored: Stored, began_ns: int) -> None:
+    """Records the spans of a stored campaign: the first one of its own trace, and one of the request, which name each other."""
+    if not tracing().on:
+        return
+    try:
+        with engine.connect() as connection:
+            first = ids_of_campaign(farm_key(connection), stored.campaign_id)
+    except SQLAlchemyError:  # the campaign is stored all the same
+        return
+    ended_ns, caller = time.time_ns(), current()
+    of_request = new_ids(caller)
+    attributes: dict[str, str | int | float | bool] = {
+        f"{PREFIX}campaign.id": stored.campaign_id,
+        f"{PREFIX}campaign.name": campaign.name,
+        f"{PREFIX}campaign.new_jobs": stored.jobs,
+    }
+    if stored.new:
+        made = Span(
+            name="submit campaign",
+            ids=first,
+            links=(of_request,),
+            began_ns=began_ns,
+            ended_ns=ended_ns,
+            attributes=attributes,
+        )
+        tracing().record(made)
+    made = Span(
+        name="store campaign", ids=of_request, parent=caller, links=(first,), began_ns=began_ns, ended_ns=ended_ns,
+        attributes=attributes,
+    )  # fmt: skip
+    tracing().record(made)
 
 
 def _up_to(jobs: Iterator[PlannedJob], meter: Meter, allowed: int, known: int, owner: str) -> Iterator[PlannedJob]:

@@ -34,6 +34,7 @@ from farm.kernels.toolchains import extras_of
 from farm.operands import OperandRules
 from farm.services.session import Session
 from farm.settings import settings
+from farm.tracing import Kind, running, tracing
 
 WaitOption = Annotated[
     bool,
@@ -87,10 +88,12 @@ def store(
     """Plans and stores a campaign in one transaction. Where `check` raises, nothing is stored."""
     access = direct(opened).access
     made = planned(access, campaign, allow_missing=allow_missing)
+    began_ns = time.time_ns()
     with access.change(campaigns.submit) as change:
         stored = submitting.store(change, made, opened.settings)
         check(change.connection, stored.campaign_id)
-        return stored
+    submitting.record_submission(opened.engine, campaign, stored, began_ns)
+    return stored
 
 
 @takes(SubmitOptions)
@@ -113,7 +116,11 @@ def submit(
         farm submit --model qwen3-30b-a3b --tp 4 --ep 8 --tokens 1,8,128,2048
     """
     submission = Submission(text=workload.text, name=workload.name, files=workload.files, **options.model_dump())
-    with farm_of(settings()) as farm:
+    with (
+        running(settings(), "cli"),
+        tracing().span("farm submit", kind=Kind.CLIENT),
+        farm_of(settings()) as farm,
+    ):
         if dry_run:
             _print_plan(farm.ask(campaigns.check, submission), as_json)
             return

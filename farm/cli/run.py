@@ -37,6 +37,7 @@ from farm.report.campaign_summary import largest_measured, summarise
 from farm.services import Stack
 from farm.services.session import Session, session
 from farm.settings import settings
+from farm.tracing import running
 
 DEVICE_SECONDS = 60.0
 """Time limit for workers to announce a device."""
@@ -79,7 +80,11 @@ def run(
     if trains:
         require_trainer("" if campaign.learns else ". To measure without a model, add --no-train.")
     programs = ("coordinator", "workers", *(("trainer",) if trains else ()), *(("builder",) if here else ()))
-    with session(broker=True) as opened, Stack.attach_or_start(opened.settings, opened.urls, programs) as stack:
+    with (
+        running(settings(), "cli"),
+        session(broker=True) as opened,
+        Stack.attach_or_start(opened.settings, opened.urls, programs) as stack,
+    ):
         if NVIDIA_DRIVER.exists() and importlib.util.find_spec("cupy") is None:
             remarks.print("This machine has an NVIDIA driver, but not CuPy, so its CPU is measured: see farm doctor.")
         _wait_for_devices(opened, stack.check)

@@ -76,6 +76,7 @@ def serve(
     """
     if not all(importlib.util.find_spec(name) for name in NEEDED):
         raise WebMissing
+    from farm.tracing import running
     from farm.web import measured, serving
     from farm.web.app import MAX_THREADS
 
@@ -100,6 +101,7 @@ def serve(
         with (
             closing(Access(settings(), who="the web page", opened=opened)) as access,
             measured.served(opened.settings) as metrics,
+            running(opened.settings, "web"),
             announced(opened.settings, address, page=page, key=own_key),
             registered(opened.urls.database_url, ProgramKind.SERVE),
         ):

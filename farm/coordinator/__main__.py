@@ -17,6 +17,7 @@ from farm.services.encryption import warn_of_plain_connections
 from farm.services.reconnecting import connected_services, set_on_signals
 from farm.services.registering import registered
 from farm.settings import settings
+from farm.tracing import running
 
 USAGE = """usage: python -m farm.coordinator
 
@@ -45,6 +46,7 @@ def main() -> int:
             urls, engine = reached
             assert urls.broker_url is not None
             with (
+                running(settings(), "coordinator"),
                 watching(settings(), urls.database_url) as watch,
                 registered(urls.database_url, ProgramKind.COORDINATOR),
             ):

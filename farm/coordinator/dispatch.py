@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine
 
 from farm.broker.queues import MEASURE_BATCH
+from farm.coordinator import spans
 from farm.coordinator.job_costs import CostBook
 from farm.coordinator.schedule import Assignment, LiveDevice, Schedule
 from farm.coordinator.sending import send
@@ -211,14 +213,18 @@ def _form_in_group(
     for one in part:
         of_works[one.assignment.work].append(one)
     unformed, exhausted = list[_PlannedBatch](), list[_PlannedBatch]()
+    made, began_ns = list[tuple[PendingJobs, Sequence[int], Sequence[batches.BatchPlan]]](), time.time_ns()
     with engine.begin() as connection:
         if not batches.lock(connection, lane_id):
             return None
         for work, of_work in of_works.items():
             formed = batches.form_many(connection, work, [one.plan for one in of_work])
+            made.append((work, formed.ids, [one.plan for one in of_work]))
             unformed += of_work[len(formed.ids) :]
             if not formed.more:
                 exhausted.append(of_work[0])
+    for work, ids, plans in made:
+        spans.batches_formed(engine, work, ids, plans, began_ns, time.time_ns())
     return unformed, exhausted
 
 
@@ -236,8 +242,11 @@ def send_batches(engine: Engine, app: Celery, settings: Settings) -> SentMessage
     """Sends the ids of batches that were never sent, or whose message may be lost."""
     with engine.connect() as connection:
         waiting = batches.unsent(connection, resend_after=settings.resend_after_seconds, limit=MAX_MESSAGES_PER_TURN)
+    began_ns = time.time_ns()
     sent, again = send(app, MEASURE_BATCH, waiting), 0
     if sent:
+        taken = set(sent)
+        spans.messages_sent(engine, (one for one in waiting if one[0] in taken), began_ns, time.time_ns())
         with engine.begin() as connection:
             again = batches.mark_sent(connection, sent)
     return SentMessages(first=len(sent) - again, again=again, whole=len(sent) == len(waiting))

@@ -29,6 +29,7 @@ from farm.web.pages import readable, routes_of_pages
 from farm.web.processes import Processes
 from farm.web.routes import routes_of_operations
 from farm.web.security import Guard, Policy
+from farm.web.traced import Traced
 
 DESCRIPTION = """\
 The farm over HTTP. Each command has an operation, and `--json` prints the same documents.
@@ -51,7 +52,7 @@ class App(FastAPI):
         self._metrics = metrics
 
     def build_middleware_stack(self) -> ASGIApp:
-        return Measured(Guard(self.unguarded(), policy=self._policy), self._metrics)
+        return Measured(Traced(Guard(self.unguarded(), policy=self._policy)), self._metrics)
 
     def unguarded(self) -> ASGIApp:
         """The application for requests that passed the guard of another process."""

@@ -16,7 +16,9 @@ import sys
 import tempfile
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,17 @@ from farm.api.access import Access
 from farm.db.engine import ASKING, make_engine
 from farm.logs import set_up_logging
 from farm.services.session import Session
+from farm.tracing import Collected, Span, SpanIds, inside, of_traceparent, taking
 from farm.web.app import App, make_app
 from farm.web.limits import PROCESS_MEMORY_BYTES
 from farm.web.processes import Setup
 
 MAX_CPU_SECONDS = 3600
 """Processor time of one process. It ends even if the server that would kill it was killed."""
+
+
+MAX_SPANS = 100
+"""Of one request."""
 
 
 def main(descriptor: int) -> None:
@@ -50,10 +57,24 @@ def main(descriptor: int) -> None:
         connection.send_bytes(b"ready")
         while True:
             head, body = json.loads(connection.recv_bytes()), connection.recv_bytes()
-            found, content = runner.run(_answer(app, inner, head, body, setup.folder))
+            with _collected(of_traceparent(head.pop("caller"))) as spans:
+                found, content = runner.run(_answer(app, inner, head, body, setup.folder), context=copy_context())
+            found["spans"] = [span.to_json() for span in spans]
             del head, body
             connection.send_bytes(json.dumps(found).encode())
             connection.send_bytes(content)
+
+
+@contextmanager
+def _collected(caller: SpanIds | None) -> Iterator[list[Span]]:
+    """The spans of a request, for the server. `caller`: the server's own span; None: tracing is off."""
+    spans = list[Span]()
+    if caller is None:
+        yield spans
+        return
+    with taking(Collected(MAX_SPANS)) as recorder, inside(caller):
+        yield spans
+    spans += recorder.take()
 
 
 def _end_with_server(descriptor: int) -> None:

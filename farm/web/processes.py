@@ -35,6 +35,7 @@ from farm import python_program
 from farm.errors import ProcessEnded, ProcessesBusy, TookTooLong
 from farm.services import ServiceUrls
 from farm.settings import Settings
+from farm.tracing import Span, current, traceparent, tracing
 from farm.web.limits import PROCESSES, WAITING_SECONDS
 from farm.web.security import Policy
 
@@ -105,6 +106,8 @@ class Processes:
         except BaseException:
             self._end(process)
             raise
+        for span in found.pop("spans"):
+            tracing().record(Span.from_json(span))
         if found["last"]:
             self._end(process)
         else:
@@ -190,5 +193,6 @@ def _head_of(request: Request) -> bytes:
     head = {name: scope.get(name) for name in _FORWARDED}
     head["raw_path"] = scope.get("raw_path", b"").decode("latin-1")
     head["query_string"] = scope["query_string"].decode("latin-1")
+    head["caller"] = None if (caller := current()) is None else traceparent(caller)
     head["headers"] = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     return json.dumps(head).encode()

@@ -34,7 +34,7 @@ with services(settings(), broker=sys.argv[1] == "both") as urls:
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """This environment without any FARM_ variable, for a command that works in `home`."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("FARM_") and k != "MLFLOW_TRACKING_URI"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FARM_", "OTEL_")) and k != "MLFLOW_TRACKING_URI"}
     return {**kept, "FARM_HOME": str(home), "FARM_DEVICE_LOCKS": f"{home}-locks", **more}
 
 

@@ -187,7 +187,7 @@ def test_doctor_shows_what_is_set(reread: pytest.MonkeyPatch) -> None:
 def test_each_setting_is_in_the_documentation_and_no_other() -> None:
     text = (REPOSITORY / "docs" / "operating.md").read_text()
     table = text[text.index("\n## Settings\n") :]
-    named = set(re.findall(r"`((?:FARM|MLFLOW)_\w+)`", table))
+    named = set(re.findall(r"`((?:FARM|MLFLOW|OTEL)_\w+)`", table))
     assert named == {module._variable(name) for name in Settings.model_fields}
     files = [*REPOSITORY.glob("docs/*.md"), *(REPOSITORY / name for name in ("README.md", "docker-compose.yml"))]
     for file in files:
