@@ -115,7 +115,7 @@ PATHS = {
     known.name: known.path
     for known in OPERATIONS.values()
     if known.method == "GET"
-    and known.tag not in ("models", "comparing", "reports")
+    and known.tag not in ("models", "comparing", "reports", "imports")
     and Role.OPERATE.may(known.role)  # the role of `farm serve --no-tokens`
     and "{" not in known.path.replace("{campaign}", "")
 }
