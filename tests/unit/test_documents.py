@@ -113,7 +113,7 @@ def tables_in(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("document", "figures"),
     [
-        ("docs/scale.md", 9),
+        ("docs/scale.md", 13),
         ("docs/measuring.md", 11),
         ("docs/reporting.md", 1),
         ("docs/serving.md", 1),

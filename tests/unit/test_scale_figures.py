@@ -1,0 +1,45 @@
+"""The arithmetic of docs/scale.md follows from the committed results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import farm
+
+ROOT = Path(farm.__file__).parent.parent
+SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_disk_and_the_memory_of_a_hundred_million_jobs_follow_from_what_a_million_rows_take() -> None:
+    sizes = result("ten_million_rows")["sizes"]
+    small, large = (sizes[rows] for rows in ("100000", "1000000"))
+    per_job = large["database_gb"] * 1e3
+    assert f"take {per_job:,.0f} bytes a job with their indexes" in SCALE
+    assert f"10⁸ jobs take {per_job / 10:.0f} GB" in SCALE
+    read, more = large["training_table"], small["training_table"]
+    kilobytes = (read["peak_mb"] - more["peak_mb"]) * 1e3 / (read["rows"] - more["rows"])
+    assert f"{kilobytes:.1f} kB each: ten million rows of a type take {kilobytes * 10:.0f} GB" in SCALE
+    assert f"{read['rows'] / read['seconds']:,.0f} rows a second" in SCALE
+    assert f"VACUUM reads 10⁶ rows in {large['vacuum_s']:.1f} s" in SCALE
+
+
+def test_the_hours_of_a_large_backup_follow_from_the_rates_of_a_small_one() -> None:
+    measured = result("backup")
+    hours = {step: 1e8 / measured["rows"] * measured[step] / 3600 for step in ("create_s", "restore_s")}
+    assert f"takes {hours['create_s']:.1f} hours and `farm backup restore` {hours['restore_s']:.0f} hours" in SCALE
+
+
+def test_the_decision_against_partitions_names_what_was_measured() -> None:
+    steps = result("partitions")["steps_ms"]
+    ratio = {step: of["partitioned"] / of["plain"] for step, of in steps.items()}
+    assert f"Landing takes {ratio['land 100 rows']:.2f} times as long" in SCALE
+    assert f"the row of a job takes {ratio['row of a job']:.1f} times as long" in SCALE
+    assert f"the rows of a configuration {ratio['rows of a configuration']:.1f} times" in SCALE
+    assert min(ratio[step] for step in ("row of a job", "rows of a configuration")) > 1.1
+    assert ratio["remove a month"] < 0.5
