@@ -139,6 +139,18 @@ class Settings(BaseSettings):
     pull_token: SecretStr | None = Field(
         default=None, description="the token that the other farm of farm pull asks for"
     )
+    # `farm serve` alone reads these, and checks them together: farm/web/oidc/configuration.py.
+    public_url: str | None = Field(default=None, description="https://farm.example, where browsers reach farm serve")
+    oidc_issuer: str | None = Field(default=None, description="URL of the OpenID provider that signs browsers in")
+    oidc_client_id: str | None = Field(default=None, description="id of the farm at the provider")
+    oidc_client_secret: SecretStr | None = Field(default=None, description="secret of the farm at the provider")
+    oidc_name: str | None = Field(default=None, max_length=60, description="name of the provider on the sign-in page")
+    oidc_scopes: str = Field(default="openid profile email", description="scopes that the farm asks for")
+    oidc_groups_claim: str = Field(default="groups", description="claim with the groups of a person")
+    oidc_roles: str = Field(default="", description="roles of groups, as gemm-admins=admin,gpu-users=submit")
+    oidc_session_hours: float = Field(
+        default=8.0, gt=0, le=168, description="hours after which such a session ends at latest"
+    )
     mlflow_tracking_uri: str | None = Field(default=None, validation_alias="MLFLOW_TRACKING_URI", repr=False)
     # Which devices farm-worker serves: auto, or a list of cpu, cuda, GPU UUIDs, recorded:<file>.
     devices: str = Field(default="auto", description="devices a worker serves: auto, cpu, cuda, recorded:FILE, a UUID")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 KEPT = frozenset({
     "audit", "batches", "campaigns", "configurations", "deleted_rows", "deletions", "device_overlaps", "devices",
     "environments", "failures", "fair_shares", "hosts", "jobs", "kernel_definitions", "kernels", "lanes", "measurements",
-    "model_signatures", "pools", "quotas", "returned_jobs", "tokens", "trainings", "waiting_jobs", "worker_versions",
+    "model_signatures", "oidc_users", "pools", "quotas", "returned_jobs", "tokens", "trainings", "waiting_jobs", "worker_versions",
 })  # fmt: skip
 """Tables whose rows a backup has."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,7 @@ from farm.system_account import login_name
 if TYPE_CHECKING:
     from farm.web.security import Policy
 
-NEEDED = ("fastapi", "jinja2", "markdown_it", "plotly", "python_multipart", "uvicorn")
+NEEDED = ("authlib", "fastapi", "jinja2", "markdown_it", "plotly", "python_multipart", "uvicorn")
 """A module of the extra `web`."""
 
 _LOCALHOST = ("127.0.0.1", "::1")
@@ -79,11 +80,15 @@ def serve(
     from farm.tracing import running
     from farm.web import measured, serving
     from farm.web.app import MAX_THREADS
+    from farm.web.oidc.configuration import configured
 
     if (certificate is None) is not (key is None):
         raise ServingRefused(detail="--certificate and --key go together.")
     if behind_proxy and not tokens:
         raise ServingRefused(detail="--behind-proxy lets other machines in, so it needs --tokens.")
+    oidc = configured(settings())
+    if oidc is not None and not tokens:
+        raise ServingRefused(detail="FARM_OIDC_ISSUER lets other people in, so it needs --tokens.")
     encrypted = certificate is not None or behind_proxy
     serving.require_safe(host, tokens=bool(tokens), encrypted=encrypted)
     with (
@@ -96,6 +101,7 @@ def serve(
         address = f"{scheme}://{f'[{shown}]' if ':' in shown else shown}:{taken}"
         set_up_logging(opened.settings, "serve")
         policy = _policy(opened, tokens, behind_proxy=behind_proxy, isolated=scheme == "http" and shown in _LOCALHOST)
+        policy = replace(policy, oidc=oidc)
         page = address if policy.own_name is None else f"{scheme}://{policy.own_name}:{taken}"
         own_key = None if policy.local is None else policy.local.key
         with (
@@ -139,8 +145,10 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
         remarks.print("Every account and program of this machine has access, and may do everything under any name.")
     elif policy.local is None:
         remarks.print("Users with a token have access.")
+        if policy.oidc is not None:
+            remarks.print(f"{policy.oidc.name} signs browsers in at {policy.oidc.url}/login.", markup=False)
         with opened.engine.connect() as connection:
-            if not any(token.valid for token in known_tokens.list_tokens(connection)):
+            if policy.oidc is None and not any(token.valid for token in known_tokens.list_tokens(connection)):
                 remarks.print("No token is valid yet, so no one can sign in: farm tokens create NAME --role operate")
         if page != address:
             # The name is for browsers of this account; a log may be read by others.

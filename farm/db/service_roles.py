@@ -103,6 +103,8 @@ TABLES: Mapping[str, Rights] = {
     "leadership": Rights(application=_may("SIU"), web=_READ, trainer=_READ),
     "measurements": Rights(application=_may("SIUD"), web=_may("SID", update=("campaign_id",)), trainer=_READ),
     "model_signatures": Rights(application=_may("SIU"), web=_READ, trainer=_may("SIU")),
+    # A name stays with its person: nobody but the owner changes it.
+    "oidc_users": Rights(web=_may("SI")),
     "pools": Rights(application=_may("SI"), web=_may("SI"), trainer=_may("SI")),
     # They announce themselves by functions.
     "programs": Rights(application=_READ, web=_READ, trainer=_READ),

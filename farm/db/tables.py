@@ -660,7 +660,7 @@ class TokenRow(Base):
 
 
 class WebSessionRow(Base):
-    """A browser that is signed in: with a token, or with a link that a `farm serve` gave to the login that runs it."""
+    """A browser that is signed in: with a token, with a link that a `farm serve` gave to the login that runs it, or through an OpenID provider."""
 
     __tablename__ = "web_sessions"
     __table_args__ = (
@@ -673,6 +673,9 @@ class WebSessionRow(Base):
     token_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id"))
     login: Mapped[str | None]
     issuer: Mapped[str | None]
+    # Of an OpenID provider: the person's id there, and the role that its groups gave at the sign-in.
+    subject: Mapped[str | None]
+    role: Mapped[str | None]
     origin: Mapped[str]
     address: Mapped[str]
     browser: Mapped[str]
@@ -681,6 +684,17 @@ class WebSessionRow(Base):
     idle_limit: Mapped[timedelta]
     expires_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
+
+
+class OidcUserRow(Base):
+    """A person whom an OpenID provider signed in, and the name in this farm."""
+
+    __tablename__ = "oidc_users"
+
+    issuer: Mapped[str] = mapped_column(primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=_NOW)
 
 
 class DeletionRow(Base):

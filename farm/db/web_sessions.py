@@ -1,7 +1,7 @@
 """Sessions of signed-in browsers. Only the SHA-256 of a session's id is stored.
 
-A session belongs to a token and ends with it, or to a login of the machine that runs `farm serve`. It is valid for one origin: the
-scheme, host and port of the sign-in.
+A session belongs to a token and ends with it, to a login of the machine that runs `farm serve`, or to a subject of an OpenID
+provider. It is valid for one origin: the scheme, host and port of the sign-in.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class NoSuchSession(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHolder:
-    """The holder of sessions: a token, or a login with links from servers of one home (the issuer)."""
+    """The holder of sessions: a token, a login with links from servers of one home (the issuer), or a subject of an OpenID
+    provider (the issuer) with its name in `farm.db.oidc_users` as the login."""
 
     token_id: int | None = None
     login: str | None = None
     issuer: str | None = None
+    subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visitor:
-    """The holder of a session in use, and the role. `token` is None for a login."""
+    """The holder of a session in use, and the role. `token` is None for a login and a subject."""
 
     session_id: int
     holder: SessionHolder
@@ -74,11 +76,16 @@ class SessionNow:
     valid: bool
 
 
-_OF_HOLDER = "token_id IS NOT DISTINCT FROM :token_id AND login IS NOT DISTINCT FROM :login AND issuer IS NOT DISTINCT FROM :issuer"
+_OF_HOLDER = (
+    "token_id IS NOT DISTINCT FROM :token_id AND login IS NOT DISTINCT FROM :login "
+    "AND issuer IS NOT DISTINCT FROM :issuer AND subject IS NOT DISTINCT FROM :subject"
+)
 
 _CREATE = text("""
-INSERT INTO web_sessions (sha256, token_id, login, issuer, origin, address, browser, idle_limit, expires_at)
-VALUES (:sha256, :token_id, :login, :issuer, :origin, :address, :browser, :idle, clock_timestamp() + :absolute)
+INSERT INTO web_sessions (sha256, token_id, login, issuer, subject, role, origin, address, browser, idle_limit, expires_at)
+VALUES (
+    :sha256, :token_id, :login, :issuer, :subject, :role, :origin, :address, :browser, :idle, clock_timestamp() + :absolute
+)
 """)
 _TRIM = text(f"""
 DELETE FROM web_sessions WHERE expires_at < clock_timestamp() - interval '30 days' OR id IN (
@@ -88,20 +95,33 @@ DELETE FROM web_sessions WHERE expires_at < clock_timestamp() - interval '30 day
 
 
 def create(
-    connection: Connection, holder: SessionHolder, *, origin: str, address: str, browser: str, limits: SessionLimits
+    connection: Connection,
+    holder: SessionHolder,
+    *,
+    origin: str,
+    address: str,
+    browser: str,
+    limits: SessionLimits,
+    role: Role | None = None,
 ) -> str:
-    """Creates a session and returns its id. The id cannot be read again."""
+    """Creates a session and returns its id. The id cannot be read again. `role`: of the subject of an OpenID provider."""
+    assert (role is None) is (holder.subject is None)
     made = secrets.token_urlsafe(32)
     whose = _parameters(holder)
     seen = {"origin": origin, "address": _printable(address), "browser": _printable(browser)}
     lasts = {"idle": limits.idle, "absolute": limits.absolute}
-    connection.execute(_CREATE, {"sha256": _digest(made), **whose, **seen, **lasts})
+    connection.execute(_CREATE, {"sha256": _digest(made), **whose, "role": role, **seen, **lasts})
     connection.execute(_TRIM, whose)
     return made
 
 
 def _parameters(holder: SessionHolder) -> dict[str, object]:
-    return {"token_id": holder.token_id, "login": holder.login, "issuer": holder.issuer}
+    return {
+        "token_id": holder.token_id,
+        "login": holder.login,
+        "issuer": holder.issuer,
+        "subject": holder.subject,
+    }
 
 
 def _printable(given: str) -> str:
@@ -118,41 +138,53 @@ _VALID = """(
 )"""
 
 _FIND = text(f"""
-SELECT s.id, s.token_id, s.login, s.issuer, t.name, t.role,
+SELECT s.id, s.token_id, s.login, s.issuer, s.subject, s.role AS role_of_subject, t.name, t.role,
     s.last_used_at < clock_timestamp() - interval '1 minute' AS stale
 FROM web_sessions s LEFT JOIN tokens t ON t.id = s.token_id
-WHERE s.sha256 = :sha256 AND s.origin = :origin AND (s.issuer IS NULL OR s.issuer = :issuer) AND {_VALID}
+WHERE s.sha256 = :sha256 AND s.origin = :origin AND {_VALID}
+    AND (s.issuer IS NULL OR s.issuer = CASE WHEN s.subject IS NULL THEN CAST(:issuer AS text) ELSE CAST(:provider AS text) END)
 """)
 _USED = text("UPDATE web_sessions SET last_used_at = clock_timestamp() WHERE id = :id")
 
 
-def visitor(connection: Connection, session: str, *, origin: str, issuer: str | None) -> Visitor | None:
+def visitor(
+    connection: Connection, session: str, *, origin: str, issuer: str | None, provider: str | None = None
+) -> Visitor | None:
     """The holder of a session; None if it is unknown, has ended, or has another origin or issuer.
 
-    Its use is recorded once a minute. A login has the role operate. A session of a token has the present role of the token.
+    Its use is recorded once a minute. A login has the role operate. A session of a token has the present role of the token. That of a
+    subject has the role that it began with.
+
+    Args:
+        connection: to the database.
+        session: the session's id.
+        origin: scheme, host and port of the request.
+        issuer: that makes sign-in links here, if any.
+        provider: the issuer of the OpenID provider, if there is one.
     """
-    parameters = {"sha256": _digest(session), "origin": origin, "issuer": issuer}
+    parameters = {"sha256": _digest(session), "origin": origin, "issuer": issuer, "provider": provider}
     row = connection.execute(_FIND, parameters).one_or_none()
     if row is None:
         return None
     if row.stale:
         connection.execute(_USED, {"id": row.id})
-    holder = SessionHolder(token_id=row.token_id, login=row.login, issuer=row.issuer)
+    holder = SessionHolder(token_id=row.token_id, login=row.login, issuer=row.issuer, subject=row.subject)
     if row.token_id is None:
-        return Visitor(session_id=row.id, holder=holder, name=row.login, role=Role.OPERATE, token=None)
+        role = Role.OPERATE if row.subject is None else Role(row.role_of_subject)
+        return Visitor(session_id=row.id, holder=holder, name=row.login, role=role, token=None)
     token = Bearer(id=row.token_id, name=row.name, role=Role(row.role))
     return Visitor(session_id=row.id, holder=holder, name=token.name, role=token.role, token=token)
 
 
 _LIST = f"""
-SELECT s.id, coalesce(t.name, s.login) AS name, coalesce(t.role, '{Role.OPERATE}') AS role, s.origin, s.address, s.browser,
+SELECT s.id, coalesce(t.name, s.login) AS name, coalesce(t.role, s.role, '{Role.OPERATE}') AS role, s.origin, s.address, s.browser,
     s.created_at, s.last_used_at, s.expires_at, s.ended_at, {_VALID} AS valid
 FROM web_sessions s LEFT JOIN tokens t ON t.id = s.token_id
 """
 _LIST_ALL = text(f"{_LIST} ORDER BY valid DESC, s.id DESC")
 _LIST_OWN = text(f"""
 {_LIST} WHERE s.token_id IS NOT DISTINCT FROM :token_id AND s.login IS NOT DISTINCT FROM :login
-    AND s.issuer IS NOT DISTINCT FROM :issuer AND {_VALID} ORDER BY s.id DESC
+    AND s.issuer IS NOT DISTINCT FROM :issuer AND s.subject IS NOT DISTINCT FROM :subject AND {_VALID} ORDER BY s.id DESC
 """)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 from fastapi import FastAPI, Request
@@ -30,6 +30,9 @@ from farm.web.processes import Processes
 from farm.web.routes import routes_of_operations
 from farm.web.security import Guard, Policy
 from farm.web.traced import Traced
+
+if TYPE_CHECKING:
+    from farm.web.oidc.configuration import Configuration
 
 DESCRIPTION = """\
 The farm over HTTP. Each command has an operation, and `--json` prints the same documents.
@@ -66,6 +69,8 @@ async def _with_threads(app: FastAPI) -> AsyncIterator[None]:
     await app.state.events.close()
     if app.state.processes is not None:
         app.state.processes.close()
+    if app.state.provider is not None:
+        app.state.provider.close()
 
 
 def make_app(
@@ -98,7 +103,22 @@ def make_app(
     _add_errors(app)
     app.include_router(routes_of_operations(policy.tokens))
     app.include_router(routes_of_pages())
+    _add_provider(app, policy.oidc)
     return app
+
+
+def _add_provider(app: FastAPI, configuration: Configuration | None) -> None:
+    """The pages of an OpenID provider, where there is one. Without one, nothing of them is imported."""
+    app.state.provider = None
+    if configuration is None:
+        return
+    from farm.web.oidc.flow import FlowCookie
+    from farm.web.oidc.pages import router
+    from farm.web.oidc.provider import Provider
+
+    app.state.provider = Provider(configuration)
+    app.state.flow_cookie = FlowCookie(configuration)
+    app.include_router(router)
 
 
 def _fingerprints(access: Access) -> dict[str, str]:

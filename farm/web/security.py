@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -22,6 +23,9 @@ from farm.web.errors import error_document, of_farm
 from farm.web.limits import MAX_BODY_BYTES
 from farm.web.local_access import LocalAccess, SignInCodes
 from farm.web.places import Place, Places
+
+if TYPE_CHECKING:
+    from farm.web.oidc.configuration import Configuration
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -53,6 +57,9 @@ class Policy:
 
     local: LocalAccess | None = None
     """Access without a token for the login that runs the server."""
+
+    oidc: Configuration | None = None
+    """The OpenID provider that signs browsers in, in addition to tokens."""
 
     own_name: str | None = None
     """A host name of loopback that only this farm's browsers know: see `cookies`."""
@@ -214,8 +221,9 @@ def caller(request: Request, policy: Policy, engine: Engine) -> Caller:
     if (session := session_of(request, origin)) is None:
         raise SignInNeeded
     issuer = None if policy.local is None else policy.local.issuer
+    provider = None if policy.oidc is None else policy.oidc.issuer
     with engine.begin() as connection:
-        found = web_sessions.visitor(connection, session, origin=str(origin), issuer=issuer)
+        found = web_sessions.visitor(connection, session, origin=str(origin), issuer=issuer, provider=provider)
     if found is None:
         raise SignInNeeded
     return Caller(found.name, found.role, found.token, found.holder, found.session_id)

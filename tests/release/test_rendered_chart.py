@@ -80,6 +80,7 @@ def test_what_is_off_is_not_there(tmp_path: Path) -> None:
     [
         ({"coordinater": {"replicas": 3}}, "coordinater"),
         ({"web": {"ingress": {"enabled": True}}}, "web.ingress needs host and tlsSecret"),
+        ({"web": {"oidc": {"issuer": "https://id.example"}}}, "web.oidc.issuer needs clientId, publicUrl and roles"),
         ({"web": {"ingress": {"enabled": True, "host": "farm.example", "tlsSecret": "tls"}}}, "web.from"),
     ],
 )

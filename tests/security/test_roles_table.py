@@ -51,6 +51,7 @@ EXPECTED = {
         leadership            SIU   S     S     -  -
         measurements          SIUD  SIuD  S     -  s
         model_signatures      SIU   S     SIU   -  -
+        oidc_users            -     SI    -     -  -
         pools                 SI    SI    SI    -  -
         programs              S     S     S     -  -
         quotas                SIUD  SIUD  -     -  -

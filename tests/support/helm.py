@@ -28,6 +28,12 @@ ALL: dict[str, Any] = {
         "proxy": "10.0.0.0/8",
         "from": [{"namespaceSelector": {"matchLabels": {"name": "proxy"}}}],
         "ingress": {"enabled": True, "className": "nginx", "host": "farm.example", "tlsSecret": "farm-tls"},
+        "oidc": {
+            "issuer": "https://id.example/realms/gpu",
+            "clientId": "gemm-farm",
+            "publicUrl": "https://farm.example",
+            "roles": "gemm-admins=admin,*=read",
+        },
     },
     "builder": {"enabled": True},
     "gpuWorker": {"gpus": 8, "deviceLocks": "/var/lock"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import uvicorn
@@ -19,18 +19,21 @@ from farm.web.serving import StreamingServer, listening
 
 
 @contextmanager
-def served(engine: Engine, *, tracking_uri: str = "", tokens: bool = False) -> Iterator[str]:
-    """The URL of an API over that database and registry."""
+def served(
+    engine: Engine, *, tracking_uri: str = "", tokens: bool = False, policy: Callable[[str], Policy] | None = None
+) -> Iterator[str]:
+    """The URL of an API over that database and registry. `policy` makes its policy from that URL."""
     current = Settings(MLFLOW_TRACKING_URI=tracking_uri or None)
     urls = ServiceUrls(engine.url.render_as_string(hide_password=False), None, tracking_uri)
     opened = Session(current, urls, engine)
     with closing(Access(current, who="the tests", opened=opened)) as access, listening("127.0.0.1", 0) as listener:
-        app = make_app(access, policy=Policy(tokens=tokens))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = make_app(access, policy=Policy(tokens=tokens) if policy is None else policy(url))
         server = StreamingServer(uvicorn.Config(app, log_config=None), app.state.events)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield url
         finally:
             server.should_exit = True
             thread.join()

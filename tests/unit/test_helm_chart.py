@@ -96,6 +96,8 @@ def test_a_mistyped_value_is_one_error_that_names_it(path: tuple[str, ...]) -> N
         ("settings", {"FARM_LEASE_SECOND": "60"}),
         ("web.proxy", "*"),
         ("web.from", [{"namespaceselector": {}}]),
+        ("web.oidc.issuer", "http://id.example"),
+        ("web.oidc.roles", "gpu-users=submitter"),
         ("gpuWorker.deviceLocks", "var/lock"),
         ("trainer.storage.size", "10 GB"),
     ],
@@ -154,6 +156,7 @@ def test_a_program_gets_the_secrets_that_its_unit_and_its_service_have(template:
     assert f"| `{secret}` | `{file}.env` | `{template}` |" in PAGE
     service = COMPOSE[SERVICES[template]]["environment"]
     extra = {"FARM_REDIS_WORKER_PASSWORD"}  # of farm hosts add, which the job does not run
+    extra |= {"FARM_PUBLIC_URL"}  # no secret
     optional = {"MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"}
     assert set(keys) == {key for key in service if re.search(r"_URL$|_URI$|_PASSWORD$", key)} - extra - optional
 

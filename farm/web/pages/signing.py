@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
@@ -9,6 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from farm.api.access import Access
 from farm.db import tokens, web_sessions
+from farm.db.states import Role
 from farm.db.web_sessions import SessionHolder
 from farm.errors import BadInput, SignInNeeded
 from farm.web.cookies import Origin
@@ -28,7 +31,7 @@ class OldBrowser(BadInput):
     """This browser does not say where its requests come from (Sec-Fetch-Site), so it cannot be signed in. Use one of 2023 or later."""
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """A path of this farm to open after signing in; the start page instead of any other address."""
     begins_well = path.startswith("/") and not path.startswith(("//", "/\\"))
     return path if begins_well and path.isprintable() and path.isascii() else "/"
@@ -39,7 +42,7 @@ def login(request: Request, next: str = "/") -> Response:  # noqa: A002
     policy: Policy = request.app.state.policy
     if not policy.tokens:
         return RedirectResponse("/", 303)
-    return _form(request, _inside(next))
+    return _form(request, inside(next))
 
 
 @router.post("/login")
@@ -52,20 +55,20 @@ def sign_in(
     with access.session.engine.begin() as connection:
         found = tokens.bearer(connection, token.strip())
     if found is None:
-        return _form(request, _inside(next), refused=_WRONG_TOKEN)
-    return _signed_in(request, SessionHolder(token_id=found.id), _inside(next))
+        return _form(request, inside(next), refused=_WRONG_TOKEN)
+    return start_session(request, SessionHolder(token_id=found.id), inside(next))
 
 
 @router.get("/sign-in")
 def sign_in_by_link(request: Request, code: str, next: str = "/") -> Response:  # noqa: A002
     policy: Policy = request.app.state.policy
     if not policy.tokens:
-        return RedirectResponse(_inside(next), 303)
-    _require_origin(request)  # before the code is used up
+        return RedirectResponse(inside(next), 303)
+    require_origin(request)  # before the code is used up
     holder = policy.codes.redeem(code)
     if holder is None:
-        return _form(request, _inside(next), refused=_WRONG_LINK)
-    return _signed_in(request, holder, _inside(next))
+        return _form(request, inside(next), refused=_WRONG_LINK)
+    return start_session(request, holder, inside(next))
 
 
 @router.post("/sign-in/codes")
@@ -80,23 +83,40 @@ def make_code(request: Request) -> Response:
     return JSONResponse({"code": policy.codes.make(asking.holder), "seconds": LINK_SECONDS})
 
 
-def _require_origin(request: Request) -> None:
+def require_origin(request: Request) -> None:
+    """Raises `OldBrowser`."""
     if "sec-fetch-site" not in request.headers:
         raise OldBrowser
 
 
-def _signed_in(request: Request, holder: SessionHolder, after: str) -> Response:
-    """Starts a new session. The browser's previous session ends."""
-    _require_origin(request)
+def start_session(
+    request: Request,
+    holder: SessionHolder,
+    after: str,
+    *,
+    role: Role | None = None,
+    at_most: timedelta = timedelta.max,
+) -> Response:
+    """Starts a new session. The browser's previous session ends.
+
+    Args:
+        request: of the browser.
+        holder: whose session it is.
+        after: the path to open then.
+        role: of a holder that an OpenID provider signed in.
+        at_most: when the session ends at latest.
+    """
+    require_origin(request)
     access: Access = request.app.state.access
     origin = Origin.of(request)
     address = "" if request.client is None else request.client.host
     browser = request.headers.get("user-agent", "")
+    limits = replace(origin.limits, absolute=min(origin.limits.absolute, at_most))
     with access.session.engine.begin() as connection:
         if (before := session_of(request, origin)) is not None:
             web_sessions.end(connection, before)
         made = web_sessions.create(
-            connection, holder, origin=str(origin), address=address, browser=browser, limits=origin.limits
+            connection, holder, origin=str(origin), address=address, browser=browser, limits=limits, role=role
         )
     answer = RedirectResponse(after, 303)
     origin.set_cookie(answer, made)
@@ -152,6 +172,7 @@ def _form(request: Request, after: str, *, refused: str | None = None) -> Respon
         "request": request,
         "caller": None,
         "local": policy.local is not None,
+        "provider": None if policy.oidc is None else policy.oidc.name,
         "said": flash.message_in(request),
     }
     answer = Response(rendered("login.html", **context), 401 if refused else 200, media_type=HTML)
