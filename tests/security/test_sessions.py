@@ -482,7 +482,7 @@ def test_another_account_gets_nothing_without_a_code(
 def test_serve_shows_its_link_on_a_terminal_alone(engine: Engine, database_url: str, tmp_path: Path) -> None:
     with serving(tmp_path, database_url) as served:
         port = urlsplit(served.address).port
-        assert httpx.get(served.address + ABOUT, headers={"X-Farm-User": "root"}).status_code == 401
+        assert httpx.get(served.address + ABOUT, headers={"X-Farm-User": "root"}, timeout=60).status_code == 401
         assert served.stop() == 0
         assert "farm open" in served.said
         assert "code=" not in served.said
@@ -506,9 +506,9 @@ def test_serve_shows_its_link_on_a_terminal_alone(engine: Engine, database_url: 
             assert found is not None, said
             headers = {"Host": f"{found[1]}:{port}", "Sec-Fetch-Site": "none"}
             at = f"http://127.0.0.1:{port}"
-            answers = [httpx.get(f"{at}/sign-in?code={found[2]}", headers=headers) for _ in range(2)]
+            answers = [httpx.get(f"{at}/sign-in?code={found[2]}", headers=headers, timeout=60) for _ in range(2)]
             assert [answer.status_code for answer in answers] == [303, 401]
-            assert httpx.get(at + ABOUT, headers={"Host": "farm-other.localhost"}).status_code == 421
+            assert httpx.get(at + ABOUT, headers={"Host": "farm-other.localhost"}, timeout=60).status_code == 421
         finally:
             process.terminate()
             process.wait(120)
@@ -674,7 +674,7 @@ def test_only_a_proxy_that_is_named_is_believed(engine: Engine, database_url: st
     for named, expected in (("127.0.0.1", 200), ("203.0.113.7", 421)):
         options = ("--tokens", "--behind-proxy")
         with serving(tmp_path, database_url, *options, FORWARDED_ALLOW_IPS=named) as served:
-            assert httpx.get(served.address + ABOUT, headers=headers).status_code == expected
+            assert httpx.get(served.address + ABOUT, headers=headers, timeout=60).status_code == expected
 
 
 @pytest.mark.parametrize("url", ["http://farm.example:8000", "http://10.0.0.1", "http://127.0.0.1.evil.example",
