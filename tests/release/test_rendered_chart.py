@@ -27,6 +27,10 @@ def helm(tmp_path: Path, *words: str, values: dict[str, Any] | None = None) -> s
     return subprocess.run(line, env=own, capture_output=True, text=True, timeout=120, check=False)
 
 
+TRACED = {"farm-coordinator", "farm-web", "farm-gpu-worker", "farm-cpu-worker"}
+"""Pods whose programs export spans."""
+
+
 def rendered(tmp_path: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
     done = helm(tmp_path, "template", "farm", values=values)
     assert done.returncode == 0, done.stderr
@@ -67,6 +71,22 @@ def test_no_pod_has_a_right_that_it_does_not_need(tmp_path: Path) -> None:
     assert not any(one["automountServiceAccountToken"] for one in accounts)
     policies = {one["metadata"]["name"] for one in documents if one["kind"] == "NetworkPolicy"}
     assert policies == {"farm-default", *found}
+
+
+@pytest.mark.parametrize(("settings", "reaching"), [({}, set()), (ALL["settings"], TRACED)])
+def test_programs_reach_the_collector_of_spans_where_one_is_set(
+    tmp_path: Path, settings: dict[str, str], reaching: set[str]
+) -> None:
+    documents = rendered(tmp_path, {**ALL, "settings": settings})
+    policies = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "NetworkPolicy"}
+    opened = {
+        name
+        for name, spec in policies.items()
+        for rule in spec.get("egress", [])
+        for port in rule["ports"]
+        if port["port"] == 4318
+    }
+    assert opened == reaching
 
 
 def test_what_is_off_is_not_there(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SERVICES = {
 ALL: dict[str, Any] = {
     "image": {"repository": "registry.example:5000/farm", "tag": "0.1.0", "pullSecrets": ["pull"]},
     "certificates": "farm-ca",
-    "settings": {"FARM_LEASE_SECONDS": "60"},
+    "settings": {"FARM_LEASE_SECONDS": "60", "FARM_OTEL_ENDPOINT": "http://collector.monitoring:4318"},
     "metrics": {"enabled": True, "from": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     "network": {"postgres": {"to": [{"ipBlock": {"cidr": "10.0.0.5/32"}}]}, "redis": {"port": 6380}},
     "web": {
