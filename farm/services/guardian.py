@@ -32,6 +32,8 @@ LOG_FILES = 4
 """Earlier parts of a log that are kept: `.1` is the latest."""
 MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
+MAX_BLOCKS = 16
+"""Read in a row, so that signals are looked at while a program prints without a pause. More than a pipe holds."""
 
 
 class Output:
@@ -52,8 +54,8 @@ class Output:
         os.set_blocking(self.pipe, False)
 
     def read(self) -> bool:
-        """Writes what is in the pipe to the log. False where no process has its other end any more."""
-        while True:
+        """Writes what is in the pipe to the log, some blocks at a time. False where no process has its other end any more."""
+        for _ in range(MAX_BLOCKS):
             try:
                 block = os.read(self.pipe, BLOCK_BYTES)
             except BlockingIOError:
@@ -66,6 +68,7 @@ class Output:
                 self._line = b""
             if not block:
                 return False
+        return True
 
     def end(self) -> None:
         self.read()

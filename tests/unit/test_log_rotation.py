@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from farm.services import guardian, log_rotation
 from farm.services.guardian import LOG_FILES
 from farm.services.processes import start_guarded
+from support.homes import eventually
 
 LIMIT = 20_000
 
@@ -64,6 +66,16 @@ def test_a_log_takes_a_bounded_place(tmp_path: Path) -> None:
     assert len(parts(log)) == LOG_FILES + 1
     assert all(path.stat().st_size <= 5_000 for path in parts(log))
     assert log.read_text().endswith(" 2999\n")
+
+
+def test_a_program_that_prints_without_a_pause_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    log = tmp_path / "workers.log"
+    process = start_guarded(["/usr/bin/yes"], environment=dict(os.environ), grace_s=60.0, log=log, max_log_bytes=LIMIT)
+    assert process.stdin is not None
+    eventually(lambda: len(parts(log)) > 1)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    process.stdin.close()
 
 
 def test_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
