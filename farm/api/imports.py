@@ -115,7 +115,7 @@ class PulledUpTo(Document):
     whole_row: int | None = Field(description="up to this id, the rows of every device type of the campaign are stored")
 
 
-@operation("GET", "/imports/pulled")
+@operation("GET", "/pulled-rows")
 def pulled(
     access: Access,
     *,
