@@ -217,8 +217,9 @@ def test_rows_are_in_parts_of_their_ids(
 def test_a_backup_of_an_older_revision_is_migrated(
     backup: Path, filled: Engine, target: Engine, tmp_path: Path
 ) -> None:
-    """The tables of revision 0034 are those of 0035; views and functions are made when all rows are there."""
-    rewrite(backup, revision="0034")
+    """Its tables have the columns of today, but for `oidc_users`; views and functions are made when all rows are there."""
+    tables = json.loads((backup / "manifest.json").read_text())["tables"]
+    rewrite(backup, revision="0034", tables=[table for table in tables if table["name"] != "oidc_users"])
     restore(target, Settings(home=tmp_path / "new"), backup)
     assert migrate.current(target) == migrate.head()
     assert differences(schema(filled), schema(target)) == {}
