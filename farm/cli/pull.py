@@ -52,9 +52,9 @@ def pull(
 
     earliest = None if since is None else moment(since)
     here = settings()
-    called = name_of(url, name)
     other = other_farm(url, None if here.pull_token is None else here.pull_token.get_secret_value())
     try:
+        called = name_of(url, name)
         with farm_of(here) as farm:
             work = Pull(other, farm, called)
             try:

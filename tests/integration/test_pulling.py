@@ -268,6 +268,7 @@ def _direct(measured: Measured) -> Any:
 def test_mistakes_in_the_address_and_the_name_have_one_message(here: Measured, there: Measured) -> None:
     command = here.command
     refused(command("pull", "ftp://b.example"), 2, "URL", "http://host:8000")
+    refused(command("pull", "htp:/b.example"), 2, "URL", "http://host:8000")
     refused(command("pull", "https://ann:secret@b.example"), 2, "URL", "without a password")
     refused(command("pull", "http://b.example", FARM_PULL_TOKEN="gfarm_x"), 2, "plain HTTP", "https://")
     refused(command("pull", "http://127.0.0.1:1"), 3, "http://127.0.0.1:1", "does not answer", "Check the URL")
