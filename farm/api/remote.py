@@ -99,6 +99,7 @@ class Remote:
         """Raises `BadServiceUrl`, `TokenInTheClear`. A `client` is for tests."""
         try:
             parts, valid = urlsplit(url), bool(httpx.URL(url).host)
+            port_of(parts)
         except (ValueError, httpx.InvalidURL):
             valid = False
         if not valid or parts.scheme not in ("http", "https"):

@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 import farm
-from farm.addresses import is_loopback, port_of
 from farm.api import campaigns, imports, results
 from farm.api.campaigns import ListedCampaign
 from farm.api.connecting import Farm
@@ -44,6 +43,7 @@ from farm.errors import (
     OtherFarmRefused,
     OtherFarmUnreachable,
     PullTokenInTheClear,
+    TokenInTheClear,
     first_line,
 )
 from farm.exporters.parquet_rows import ParquetRows
@@ -88,16 +88,12 @@ class Pulled:
 def other_farm(url: str, token: str | None) -> Remote:
     """The other farm. Raises `BadServiceUrl`, `PullTokenInTheClear`."""
     try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and port_of(parts) > 0
-    except ValueError:
-        valid = False
-    if not valid or parts.username or parts.password:
-        shown = "with a password" if valid else url
-        raise BadServiceUrl(variable="URL", url=shown, why="write http://host:8000 or https://host, without a password")
-    if token is not None and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        raise PullTokenInTheClear(url=url, host=parts.hostname, port=port_of(parts))
-    return Remote(url, token=token)
+        return Remote(url, token=token)
+    except BadServiceUrl as error:
+        why = "write http://host:8000 or https://host, without a password"
+        raise BadServiceUrl(variable="URL", url=error.fields["url"], why=why) from None
+    except TokenInTheClear as error:
+        raise PullTokenInTheClear(**error.fields) from None
 
 
 def name_of(url: str, given: str | None) -> str:
