@@ -17,8 +17,6 @@ from pathlib import Path
 
 from farm.services.guardian import LOG_FILES
 
-MIB = 1024 * 1024
-
 
 def rotated(log: Path, number: int) -> Path:
     """The file of an earlier part of a log; 1 is the latest."""

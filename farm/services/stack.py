@@ -17,9 +17,9 @@ from farm.errors import ProgramEnded
 from farm.services import guardian
 from farm.services.embedded import ServiceUrls
 from farm.services.home import Home
-from farm.services.log_rotation import MIB, set_aside
+from farm.services.log_rotation import set_aside
 from farm.services.processes import end_tree, last_lines, start_guarded
-from farm.settings import Settings, environment_for_children
+from farm.settings import Settings, environment_for_children, settings
 from farm.variables import IDLE_EXIT_SECONDS
 
 GRACE_S = 40.0
@@ -66,9 +66,9 @@ class _Running:
         environment: dict[str, str],
         grace_s: float,
         lock: IO[str],
-        max_log_bytes: int,
     ) -> None:
         self.log, self.lock, self._grace_s = log, lock, grace_s
+        max_log_bytes = settings().log_max_bytes
         set_aside(log, max_log_bytes)
         self.log_start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
@@ -128,12 +128,10 @@ class Stack:
         programs: Sequence[Program],
         grace_s: float = GRACE_S,
         idle_exit_s: float | None = None,
-        max_log_bytes: int = 10 * MIB,
     ) -> None:
         self._home = Home(home.resolve())
         self._programs = {program.name: program for program in programs}
         self._grace_s = grace_s
-        self._max_log_bytes = max_log_bytes
         self._running: dict[str, _Running] = {}  # in the order in which they started
         self._waiting: dict[str, IO[str]] = {}  # the locks of programs that wait for work
         self._on_demand = {p.name for p in programs if p.queue is not None and idle_exit_s is not None}
@@ -162,8 +160,7 @@ class Stack:
     def attach_or_start(cls, settings: Settings, urls: ServiceUrls, programs: Iterable[str]) -> Self:
         """A stack of the known programs of those names: of each, the one that runs already, or our own."""
         wanted = set(programs)
-        chosen = [p for p in KNOWN.values() if p.name in wanted]
-        return cls(urls, settings.home, programs=chosen, max_log_bytes=settings.log_max_bytes)
+        return cls(urls, settings.home, programs=[p for p in KNOWN.values() if p.name in wanted])
 
     def start(self) -> None:
         """Starts every program that does not run in this or another process of this home."""
@@ -205,7 +202,7 @@ class Stack:
         try:
             environment = {**self._environment, **(self._until_idle if name in self._on_demand else {})}
             program, log = self._programs[name], self._home.log(name)
-            self._running[name] = _Running(program, log, environment, self._grace_s, lock, self._max_log_bytes)
+            self._running[name] = _Running(program, log, environment, self._grace_s, lock)
         except BaseException:
             lock.close()
             raise

@@ -71,13 +71,7 @@ class Supervisor:
     def _hold(self) -> None:
         with (
             services(self._settings, broker=True) as urls,
-            Stack(
-                urls,
-                self._home.path,
-                programs=self._programs,
-                idle_exit_s=IDLE_EXIT_S,
-                max_log_bytes=self._settings.log_max_bytes,
-            ) as stack,
+            Stack(urls, self._home.path, programs=self._programs, idle_exit_s=IDLE_EXIT_S) as stack,
             Demand(self._settings, urls) as demand,
         ):
             shown = {"database": safe_url(urls.database_url), "tracking": safe_url(urls.tracking_uri)}
