@@ -183,8 +183,7 @@ FROM web_sessions s LEFT JOIN tokens t ON t.id = s.token_id
 """
 _LIST_ALL = text(f"{_LIST} ORDER BY valid DESC, s.id DESC")
 _LIST_OWN = text(f"""
-{_LIST} WHERE s.token_id IS NOT DISTINCT FROM :token_id AND s.login IS NOT DISTINCT FROM :login
-    AND s.issuer IS NOT DISTINCT FROM :issuer AND s.subject IS NOT DISTINCT FROM :subject AND {_VALID} ORDER BY s.id DESC
+{_LIST} WHERE {_OF_HOLDER} AND {_VALID} ORDER BY s.id DESC
 """)
 
 

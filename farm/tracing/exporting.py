@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import (
+    INVALID_SPAN,
     Link,
     NonRecordingSpan,
     SpanContext,
@@ -107,12 +108,12 @@ class Exporting(Recorder):
             log.exception("a span could not be recorded")
 
     def _record(self, span: Span) -> None:
-        context = None if span.parent is None else NonRecordingSpan(self._context_of(span.parent))
+        parent = INVALID_SPAN if span.parent is None else NonRecordingSpan(self._context_of(span.parent))
         self._ids.next.ids = span.ids
         try:
             made = self._tracer.start_span(
                 span.name,
-                context=set_span_in_context(NonRecordingSpan(SpanContext(0, 0, False)) if context is None else context),
+                context=set_span_in_context(parent),
                 kind=SpanKind[span.kind],
                 attributes={**span.attributes},
                 links=[Link(self._context_of(one)) for one in span.links],
