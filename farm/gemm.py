@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from farm.errors import (
@@ -63,12 +64,12 @@ class ElementType(StrEnum):
     I4 = "i4"
     F4 = "f4"
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits that one element takes in memory; of a pair, one of A."""
         return _ELEMENT_BITS[self.of_a]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes of the smallest part of memory that has whole elements: one, or two of 4 bits. Of a pair, those of A."""
         return -(-self.bits // 8)
@@ -83,12 +84,12 @@ class ElementType(StrEnum):
         """Whether it is a pair whose B has fewer bits than A."""
         return self in _LOW_BIT_WEIGHTS
 
-    @property
+    @cached_property
     def of_a(self) -> ElementType:
         """The type of A's elements: of a pair its first."""
         return _PAIRS[self][0] if self in _PAIRS else self
 
-    @property
+    @cached_property
     def of_b(self) -> ElementType:
         """The type of B's elements: of a pair its second."""
         return _PAIRS[self][1] if self in _PAIRS else self

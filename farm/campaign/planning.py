@@ -87,8 +87,8 @@ class Destination:
         family = FAMILIES[configuration.kernel.family]
         if self.kind is not None and family.kind is not self.kind:
             return None
-        reason = why_invalid_on_all(configuration, self.traits) if self.traits else None
-        binaries = () if reason else binaries_for(configuration, self.executing)
+        runs_on, reason = _first_valid(configuration, self.traits)
+        binaries = () if reason else binaries_for(configuration, self.executing, runs_on)
         return PlannedJob(configuration, self.pool, reason, binaries=binaries)
 
     def baseline(self, problem: Problem) -> PlannedJob | None:
@@ -116,10 +116,10 @@ class AnyDevice:
             if traits[0].kind is not kind:
                 continue
             of_kind.append(name)
-            reason = why_invalid_on_all(configuration, traits)
+            runs_on, reason = _first_valid(configuration, traits)
             if reason is None:
                 valid.append(name)
-                binaries |= dict.fromkeys(binaries_for(configuration, self.executing[name]))
+                binaries |= dict.fromkeys(binaries_for(configuration, self.executing[name], runs_on))
             else:
                 first_reason = first_reason or reason
         if not of_kind:
@@ -132,23 +132,36 @@ class AnyDevice:
         return PlannedJob(configuration, pool, reason, any_device=True, binaries=tuple(binaries))
 
 
-def binaries_for(configuration: Configuration, traits: Sequence[DeviceTraits]) -> tuple[Binary, ...]:
-    """The binaries that must be built for devices with these traits; none for families that are not built ahead of time."""
+def binaries_for(
+    configuration: Configuration, traits: Sequence[DeviceTraits], runs_on: DeviceTraits | None = None
+) -> tuple[Binary, ...]:
+    """The binaries that must be built for devices with these traits; none for families that are not built ahead of time.
+
+    `runs_on` are traits with which the configuration is known to be valid: checking takes most of the time of a large plan.
+    """
     if FAMILIES[configuration.kernel.family].binary is None:
         return ()
-    needed = (configuration.binary(device) for device in traits if configuration.why_invalid(device) is None)
+    valid = (device for device in traits if device is runs_on or configuration.why_invalid(device) is None)
+    needed = (configuration.binary(device) for device in valid)
     return tuple(dict.fromkeys(binary for binary in needed if binary is not None))
 
 
 def why_invalid_on_all(configuration: Configuration, traits: Sequence[DeviceTraits]) -> str | None:
     """Why the first of these devices cannot run it; None if one of them can."""
+    return _first_valid(configuration, traits)[1]
+
+
+def _first_valid(
+    configuration: Configuration, traits: Sequence[DeviceTraits]
+) -> tuple[DeviceTraits, None] | tuple[None, str | None]:
+    """The first traits with which it is valid, or why it is not with the first of them. Without traits, neither is known."""
     first: str | None = None
     for device in traits:
         reason = configuration.why_invalid(device)
         if reason is None:
-            return None
+            return device, None
         first = first or reason
-    return first
+    return None, first
 
 
 @dataclass(frozen=True)
