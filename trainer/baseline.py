@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from farm.forest.completed_rows import Configurations
 from farm.forest.physics import Work
 from trainer.cards import card_of
 from trainer.promotion import TARGETS
@@ -32,20 +34,23 @@ def baselines(configured: pd.DataFrame, fold: pd.Series) -> Mapping[str, pd.Data
             medians = rows["family"].map(training.groupby("family")[target].median())
             for each in found.values():
                 each.loc[rows.index, target] = medians
-        for time in TIMES:
-            found[ROOFLINE].loc[rows.index, time] = _roofline_times(training, rows, time)
+        for time, predicted in _roofline_times(training, rows).items():
+            found[ROOFLINE].loc[rows.index, time] = predicted
     return found
 
 
-def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame, time: str) -> pd.Series:
-    """By the best rates of the training rows, which is all that a roofline of unknown hardware can be made of."""
-    card = card_of("", training)
+def _roofline_times(training: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.Series]:
+    """Both times, by the best rates of the training rows, which is all that a roofline of unknown hardware can be made of."""
+    vocabulary = vocabulary_of(training)
+    known = vocabulary.complete(training)
+    card = card_of("", training, known)
+
+    def roofline(completed: Configurations, index: pd.Index[Any]) -> pd.Series:
+        work = Work.of(completed, card)
+        return pd.Series(np.maximum(work.compute_ms, work.memory_ms), index)
+
+    of_training = roofline(known, training.index)
     rows = rows[rows["family"].isin(set(training["family"])) & rows["ab"].isin(set(training["ab"]))]
-
-    def roofline(frame: pd.DataFrame) -> pd.Series:
-        work = Work.of(vocabulary_of(training).read(frame), card)
-        return pd.Series(np.maximum(work.compute_ms, work.memory_ms), frame.index)
-
-    factor = (training[time] / roofline(training)).groupby(training["family"]).median()
-    times: pd.Series = rows["family"].map(factor) * roofline(rows)
-    return times
+    of_rows = roofline(vocabulary.read(rows), rows.index)
+    factors = {time: (training[time] / of_training).groupby(training["family"]).median() for time in TIMES}
+    return {time: rows["family"].map(factor) * of_rows for time, factor in factors.items()}
