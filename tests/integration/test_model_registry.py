@@ -55,10 +55,13 @@ def train(uri: str, table: pd.DataFrame = TABLE, device_type: str = DEVICE_TYPE,
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    home = tmp_path_factory.mktemp("home")
-    uri = f"sqlite:///{home / 'mlflow.db'}"
-    return SimpleNamespace(home=home, uri=uri, outcome=train(uri, campaign="first"))
+def trained(tmp_path_factory: pytest.TempPathFactory, new_registry: Callable[[Path], str]) -> SimpleNamespace:
+    """A model that was trained with `here` as the current folder."""
+    home, here = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("here")
+    uri = new_registry(home)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(here)
+        return SimpleNamespace(home=home, here=here, uri=uri, outcome=train(uri, campaign="first"))
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +128,11 @@ def cheap() -> Iterator[None]:
 
 
 def test_everything_lies_beside_the_database_and_nothing_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: SimpleNamespace
+    monkeypatch: pytest.MonkeyPatch, trained: SimpleNamespace
 ) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    train(trained.uri, device_type="another")
+    monkeypatch.chdir(trained.here)
     registry.predict(registry.pull(trained.uri, DEVICE_TYPE), CONFIGURATIONS)
-    assert list(here.iterdir()) == []
+    assert list(trained.here.iterdir()) == []
     assert {path.name for path in trained.home.iterdir()} == {"mlflow.db", "mlartifacts"}
 
 
@@ -279,21 +279,20 @@ _ELSEWHERE = """
     sys.meta_path.insert(0, NotInstalled())
     import mlflow, pandas as pd
 
-    model = mlflow.pyfunc.load_model(sys.argv[1])
     rows = pd.DataFrame([{"m": 512, "n": 512, "k": 512, "ab": "f32", "family": "tiled", "tile": tile} for tile in (8, 32)])
-    print(model.predict(rows).to_json(orient="records", double_precision=15))
+    for where in sys.argv[1:]:
+        model = mlflow.pyfunc.load_model(where)
+        print(model.predict(rows).to_json(orient="records", double_precision=15))
 """
 
 
-@pytest.mark.parametrize("downloaded", [False, True], ids=["from the registry", "from a folder"])
-def test_a_model_loads_where_nothing_of_the_farm_is_installed(
-    trained: SimpleNamespace, model: object, tmp_path: Path, downloaded: bool
+def test_a_model_loads_from_the_registry_and_from_a_folder_where_nothing_of_the_farm_is_installed(
+    trained: SimpleNamespace, model: object, tmp_path: Path
 ) -> None:
-    where = f"models:/{trained.outcome.model_name}@champion"
-    if downloaded:
-        where = str(registry.download(trained.uri, DEVICE_TYPE, to=tmp_path / "model"))
+    in_registry = f"models:/{trained.outcome.model_name}@champion"
+    in_folder = str(registry.download(trained.uri, DEVICE_TYPE, to=tmp_path / "model"))
     found = subprocess.run(
-        [sys.executable, "-I", "-c", textwrap.dedent(_ELSEWHERE), where],
+        [sys.executable, "-I", "-c", textwrap.dedent(_ELSEWHERE), in_registry, in_folder],
         cwd=tmp_path,
         env={"MLFLOW_TRACKING_URI": trained.uri, "MLFLOW_DISABLE_TELEMETRY": "true", "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -301,8 +300,10 @@ def test_a_model_loads_where_nothing_of_the_farm_is_installed(
         check=False,
     )
     assert found.returncode == 0, found.stderr
+    from_registry, from_folder = map(json.loads, found.stdout.splitlines())
+    assert from_folder == from_registry
     here = [p.to_json() for p in registry.predict(model, CONFIGURATIONS)]
-    for elsewhere, same in zip(json.loads(found.stdout), here, strict=True):
+    for elsewhere, same in zip(from_registry, here, strict=True):
         assert elsewhere.pop(OUTSIDE) == same[OUTSIDE]
         assert elsewhere.keys() <= same.keys()
         known, expected = ({name: x for name, x in of.items() if x is not None} for of in (elsewhere, same))

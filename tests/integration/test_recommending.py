@@ -52,11 +52,13 @@ def test_kernels_are_ranked_by_what_is_asked_for(model: Any) -> None:
     assert len(registry.recommend(model, PROBLEM, top=2).ranking) == 2
 
 
-def test_only_kernels_that_were_measured_in_the_types_of_the_problem_are_ranked(tmp_path: Path) -> None:
+def test_only_kernels_that_were_measured_in_the_types_of_the_problem_are_ranked(
+    tmp_path: Path, new_registry: Callable[[Path], str]
+) -> None:
     f32 = tiled_table((256, 512), tiles=(8, 16))
     f64 = tiled_table((256, 512), tiles=(16, 24)).assign(ab="f64", cd="f64", acc="f64")
     table = pd.concat([f32, f64], ignore_index=True).assign(device_type=CARD)
-    uri = f"sqlite:///{tmp_path}/types.db"
+    uri = new_registry(tmp_path)
     with cheap_trainings():
         train_and_register(table, CARD, tracking_uri=uri, code_version="1.0", settings=SMALL)
     found = registry.pull(uri, CARD)

@@ -400,7 +400,7 @@ def test_charts_at_the_edge_are_drawn_without_a_warning() -> None:
             Series(name="x", x=numbers(0, 1), y=numbers(1, 2)), x=Axis(label="x"), y=Axis(label="y", limits=(0.0, 3.0))
         ),
         heat_map(np.full((1, 1), math.nan)),
-        heat_map(np.arange(40.0 * 50).reshape(40, 50)),
+        heat_map(np.arange(14.0 * 12).reshape(14, 12)),  # taller and wider than the usual picture
         chart(
             Series(name="names", x=numbers(0, 1), y=numbers(1, 2), low=numbers(0.5, 1), high=numbers(2, 3)),
             x=Axis(label="x", scale=Scale.NAMES, names=("a", "b")),
