@@ -14,7 +14,8 @@ from farm.errors import BadRecording, CudaUnavailable, MeasurementFailed, Unknow
 from farm.kernels import Configuration
 from farm.provenance import Provenance
 from workers.device_watcher import DeviceWatcher, Scan
-from workers.devices import cards, discover
+from workers.devices import cards, discover, discovery_process
+from workers.devices.discovery_process import DiscoveryProcess
 from workers.devices.recording import write_recording
 
 
@@ -60,6 +61,17 @@ class Driver:
         ]
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Discovery without a process of its own, which takes a second to import what it needs each time.
+
+    The test of that process parametrizes this fixture with False.
+    """
+    if getattr(request, "param", True):
+        discover_here = lambda words: discovery_process._read(discovery_process._written(discover, words))  # noqa: E731
+        monkeypatch.setattr(discovery_process, "_discover", discover_here)
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
@@ -91,6 +103,16 @@ def uuids(look: Scan) -> list[str]:
 
 def backends(look: Scan) -> list[Backend]:
     return [identity.backend for identity in look.found]
+
+
+@pytest.mark.parametrize("in_this_process", [False], indirect=True)
+def test_a_process_of_its_own_finds_the_same(record: Callable[[int], Path]) -> None:
+    there, nowhere = f"recorded:{record(1)}", "recorded:nowhere.parquet"
+    found = DiscoveryProcess().find([there, nowhere, "gpu"])
+    assert found[there] == discover(there)
+    assert isinstance(found[nowhere], BadRecording)
+    assert "no such file" in str(found[nowhere])
+    assert isinstance(found["gpu"], UnknownDeviceSelection)
 
 
 def test_a_recording_that_is_gone_hides_no_other_and_is_found_again(record: Callable[[int], Path]) -> None:

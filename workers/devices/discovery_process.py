@@ -61,7 +61,15 @@ def _discover(words: Sequence[str]) -> list[Found]:
     done = subprocess.run(python_program.program(__name__, *words), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         return [FarmError(detail=f"the discovery process ended with status {done.returncode}") for _ in words]
-    responses: list[_Response] = pickle.loads(done.stdout)
+    return _read(done.stdout)
+
+
+def _written(find: Callable[[str], list[DeviceIdentity]], words: Sequence[str]) -> bytes:
+    return pickle.dumps([_response(find, word) for word in words])
+
+
+def _read(written: bytes) -> list[Found]:
+    responses: list[_Response] = pickle.loads(written)
     return [getattr(errors, error)(**fields) if found is None else found for found, error, fields in responses]
 
 
@@ -82,7 +90,7 @@ def main(words: Sequence[str]) -> None:
     set_up_logging(settings(), "farm-worker")
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # libraries may print
-    out.write(pickle.dumps([_response(discover, word) for word in words]))
+    out.write(_written(discover, words))
 
 
 if __name__ == "__main__":
