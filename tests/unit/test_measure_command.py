@@ -337,14 +337,14 @@ def test_every_distribution_can_be_asked_for(text: str) -> None:
 
 
 def test_a_device_that_a_program_of_this_host_uses_is_refused_with_its_holder_and_what_to_do(
-    command: Command, tmp_path: Path
+    inside: Command, tmp_path: Path
 ) -> None:
     uuid = cpu.identify().uuid
     lock = DeviceLock.take(uuid, tmp_path / LOCKS)
-    done = command(SMALL, "--device", "cpu", "--rules", QUICK)
+    done = inside(SMALL, "--device", "cpu", "--rules", QUICK)
     refused(done, 3, uuid, f"process {os.getpid()} of this host", "Stop that one (a farm-worker", "Draining")
     lock.release()
-    assert command(SMALL, "--device", "cpu", "--rules", QUICK).returncode == 0
+    assert inside(SMALL, "--device", "cpu", "--rules", QUICK).returncode == 0
 
 
 def test_a_recording_is_read_beside_a_worker_that_serves_it(inside: Command, tmp_path: Path) -> None:
@@ -693,9 +693,9 @@ def test_a_recorded_device_is_left_to_the_settings() -> None:
     assert "--device" not in repro_command(Configuration.parse(SMALL), identity.uuid, MeasuringRules())
 
 
-def test_the_line_runs_in_a_shell(command: Command) -> None:
+def test_the_line_runs_in_a_shell(inside: Command) -> None:
     line = repro_command(Configuration.parse(SMALL), cpu.identify().uuid, rules_of(QUICK))
-    done = command(*shlex.split(line)[2:], "--json")
+    done = inside(*shlex.split(line)[2:], "--json")
     assert json.loads(done.stdout)["device"]["uuid"] == cpu.identify().uuid
 
 
