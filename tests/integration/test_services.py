@@ -28,6 +28,7 @@ from farm.errors import (
 from farm.services import cluster, server_binaries, services
 from farm.services.embedded import revive_services, stop_unused_services
 from farm.services.home import Home
+from farm.services.postgres import EmbeddedPostgres
 from farm.services.processes import Account, become, is_alive
 from farm.services.urls import redis_client_url
 from farm.settings import Settings
@@ -62,8 +63,32 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(folder: Path) -> Path:
+def new_home(folder: Path) -> Path:
+    """A home that nothing was ever started in."""
     return folder / ".farm"
+
+
+@pytest.fixture(scope="module")
+def made_home() -> Iterator[Path]:
+    """A home in which Postgres ran once: to set up its data takes ten times as long as to start it."""
+    need_embedded_services()
+    with open_folder() as folder:
+        home = folder / ".farm"
+        with services(embedded_settings(home)):
+            pass
+        yield home
+        cluster.remove_cluster(Home(home))
+
+
+@pytest.fixture
+def home(folder: Path, made_home: Path) -> Path:
+    """A home in which Postgres ran before."""
+    home = folder / ".farm"
+    # Owners too: for root, the data belong to another account.
+    subprocess.run(["cp", "-a", "--", made_home, home], check=True)
+    shutil.rmtree(home / "logs")
+    EmbeddedPostgres(Home(home))._note_password()
+    return home
 
 
 def postmaster(home: Path) -> psutil.Process:
@@ -89,8 +114,8 @@ def redis_client(url: str) -> redis.Redis:
 # --- one process -----------------------------------------------------------------------------------
 
 
-def test_they_serve_inside_the_block_and_leave_nothing_running(home: Path) -> None:
-    with services(embedded_settings(home), broker=True) as urls:
+def test_they_serve_inside_the_block_and_leave_nothing_running(new_home: Path) -> None:
+    with services(embedded_settings(new_home), broker=True) as urls:
         assert ask(urls.database_url, "SELECT current_user, current_database()") == ("farm", "farm")
         # Else Postgres reads all jobs of the farm to find those of a campaign.
         assert ask(urls.database_url, "SHOW random_page_cost") == ("1.1",)
@@ -99,31 +124,31 @@ def test_they_serve_inside_the_block_and_leave_nothing_running(home: Path) -> No
             assert client.ping()
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("save") == {"save": ""}
-        assert urls.tracking_uri == f"sqlite:///{home}/mlflow.db"
-        assert len(processes_under(home)) > 1
-    assert processes_under(home) == []
-    assert [p for p in home.rglob("*") if p.is_socket() or p.name.endswith(".pid")] == []
+        assert urls.tracking_uri == f"sqlite:///{new_home}/mlflow.db"
+        assert len(processes_under(new_home)) > 1
+    assert processes_under(new_home) == []
+    assert [p for p in new_home.rglob("*") if p.is_socket() or p.name.endswith(".pid")] == []
 
 
-def test_nothing_listens_on_the_network_and_only_the_password_opens_the_database(home: Path) -> None:
-    with services(embedded_settings(home), broker=True) as urls:
-        family = [postmaster(home), *postmaster(home).children(), redis_process(home)]
+def test_nothing_listens_on_the_network_and_only_the_password_opens_the_database(new_home: Path) -> None:
+    with services(embedded_settings(new_home), broker=True) as urls:
+        family = [postmaster(new_home), *postmaster(new_home).children(), redis_process(new_home)]
         assert [c for p in family for c in p.net_connections("inet")] == []
-        password = Home(home).passwords()["postgres"]
+        password = Home(new_home).passwords()["postgres"]
         with (
             pytest.raises(DatabaseUnreachable, match="password authentication failed") as refused,
-            services(_with_urls(home, urls.database_url.replace(password, "guess"))),
+            services(_with_urls(new_home, urls.database_url.replace(password, "guess"))),
         ):
             pass
         assert "guess" not in str(refused.value)
         no_superuser = urls.database_url.replace("//farm:", "//postgres:")
         with (
             pytest.raises(DatabaseUnreachable, match=r"no pg_hba\.conf entry"),
-            services(_with_urls(home, no_superuser)),
+            services(_with_urls(new_home, no_superuser)),
         ):
             pass
-    assert (home / "secrets.json").stat().st_mode & 0o777 == 0o600
-    assert ask_nothing_shows(home, password)
+    assert (new_home / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert ask_nothing_shows(new_home, password)
 
 
 def ask_nothing_shows(home: Path, password: str) -> bool:
@@ -160,11 +185,10 @@ def test_a_lost_file_of_passwords_is_made_anew_and_the_data_stay(home: Path) -> 
         assert ask(again.database_url, "SELECT answer FROM kept") == (42,)
 
 
-def test_paths_that_are_long_or_odd_work_too(folder: Path) -> None:
-    home = (
-        folder / "a folder with 'quotes' \"and\" $more, which is much longer than the path of a socket may be" / ".farm"
-    )
-    home.parent.mkdir()
+def test_paths_that_are_long_or_odd_work_too(folder: Path, home: Path) -> None:
+    odd = folder / "a folder with 'quotes' \"and\" $more, which is much longer than the path of a socket may be"
+    odd.mkdir()
+    home = home.rename(odd / ".farm")
     with services(embedded_settings(home), broker=True) as urls:
         assert ask(urls.database_url, "SELECT 1") == (1,)
         assert urls.broker_url is not None
@@ -202,15 +226,15 @@ def test_the_last_one_out_stops_them(home: Path) -> None:
     assert processes_under(home) == []
 
 
-def test_three_that_start_at_once_share_one_server(home: Path) -> None:
-    with holder(home) as a, holder(home) as b, holder(home) as c:
+def test_three_that_start_at_once_share_one_server(new_home: Path) -> None:
+    with holder(new_home) as a, holder(new_home) as b, holder(new_home) as c:
         said = {tuple(urls_of(process)) for process in (a, b, c)}
         assert len(said) == 1
-        log = (home / "logs" / "postgres.log").read_text()
+        log = (new_home / "logs" / "postgres.log").read_text()
         assert log.count("starting PostgreSQL") == 1
         for process in (a, b, c):
             let_go(process)
-    assert processes_under(home) == []
+    assert processes_under(new_home) == []
 
 
 def test_ctrl_c_does_not_reach_them(home: Path) -> None:
@@ -360,12 +384,12 @@ def test_data_of_another_major_version_are_left_alone(home: Path) -> None:
         assert ask(urls.database_url, "SELECT 1") == (1,)
 
 
-def test_missing_wheels_are_named_with_what_brings_them(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheels_are_named_with_what_brings_them(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_binaries, "_package", lambda name: None)
-    monkeypatch.setenv("PATH", str(home))
+    monkeypatch.setenv("PATH", str(new_home))
     with (
         pytest.raises(EmbeddedServiceMissing, match=r"pip install .*\[embedded\].*FARM_DATABASE_URL"),
-        services(embedded_settings(home)),
+        services(embedded_settings(new_home)),
     ):
         pass
     with pytest.raises(EmbeddedServiceMissing, match="FARM_BROKER_URL"):
@@ -645,9 +669,9 @@ def note(path, text):
 """
 
 
-def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path) -> None:
-    home = folder / "with a space" / ".farm"
-    home.parent.mkdir()
+def test_celery_publishes_and_consumes_through_the_embedded_redis(folder: Path, home: Path) -> None:
+    (folder / "with a space").mkdir()
+    home = home.rename(folder / "with a space" / ".farm")
     (folder / "carried.py").write_text(TASKS)
     with services(embedded_settings(home), broker=True) as urls:
         assert urls.broker_url is not None
