@@ -19,7 +19,7 @@ from farm.addresses import is_loopback
 from farm.api.access import Access
 from farm.errors import AddressUnusable, ServingRefused, first_line
 from farm.metrics import Metrics
-from farm.web.app import make_app
+from farm.web.app import App, make_app
 from farm.web.connections import BoundedConnection
 from farm.web.events import Events
 from farm.web.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS
@@ -86,18 +86,7 @@ def serve(
     _allow_files()
     processes = Processes(access.settings, access.session.urls, policy)
     app = make_app(access, policy=policy, processes=processes, metrics=metrics)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        http=BoundedConnection,
-        loop="farm.web.serving:event_loop",
-        access_log=False,
-        server_header=False,
-        proxy_headers=policy.behind_proxy,  # from the addresses that FORWARDED_ALLOW_IPS names
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
+    config = config_of(app, policy, certificate=certificate, key=key)
     try:
         config.load()
     except OSError as error:  # ssl.SSLError is one
@@ -110,6 +99,22 @@ def serve(
             server.run([listener])
         finally:
             server.ended()
+
+
+def config_of(app: App, policy: Policy, *, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Config:
+    """The configuration of a server of that application."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        http=BoundedConnection,
+        loop="farm.web.serving:event_loop",
+        access_log=False,
+        server_header=False,
+        proxy_headers=policy.behind_proxy,  # from the addresses that FORWARDED_ALLOW_IPS names
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
 
 
 class StreamingServer(uvicorn.Server):

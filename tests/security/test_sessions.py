@@ -40,6 +40,8 @@ from farm.web.local_access import LocalAccess, SignInCodes
 from farm.web.security import Policy
 from support.commands import called, farm_here, farm_in, refused
 from support.homes import environment
+from support.programs import free_port
+from support.serving import served as served_here
 from support.serving_process import serving
 from support.visiting import chromium, chromium_path, visitor
 
@@ -479,13 +481,8 @@ def test_another_account_gets_nothing_without_a_code(
             assert answer.headers["location"].startswith("/login"), (method, path)
 
 
-def test_serve_shows_its_link_on_a_terminal_alone(engine: Engine, database_url: str, tmp_path: Path) -> None:
-    with serving(tmp_path, database_url) as served:
-        port = urlsplit(served.address).port
-        assert httpx.get(served.address + ABOUT, headers={"X-Farm-User": "root"}, timeout=60).status_code == 401
-        assert served.stop() == 0
-        assert "farm open" in served.said
-        assert "code=" not in served.said
+def test_serve_shows_its_link_on_a_terminal(engine: Engine, database_url: str, tmp_path: Path) -> None:
+    port = free_port()
     ours, theirs = pty.openpty()
     with (
         os.fdopen(ours, "rb", buffering=0) as terminal,
@@ -517,7 +514,8 @@ def test_serve_shows_its_link_on_a_terminal_alone(engine: Engine, database_url: 
 def test_the_commands_of_the_same_account_need_no_token_and_those_of_others_do(
     engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, database_url) as served:
+    with serving(tmp_path, database_url) as served, recording() as (other, seen):
+        assert httpx.get(served.address + ABOUT, headers={"X-Farm-User": "root"}, timeout=60).status_code == 401
         (note,) = (tmp_path / ".farm" / "run").glob("serve-*.json")
         assert stat.S_IMODE(note.stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / ".farm" / "web.json").stat().st_mode) == 0o600
@@ -533,18 +531,16 @@ def test_the_commands_of_the_same_account_need_no_token_and_those_of_others_do(
             ["status"], tmp_path, environment(tmp_path / ".farm", FARM_API_URL=served.address, FARM_API_TOKEN="x")
         )
         refused(wrong, 3, "A token is needed")  # a token that is given counts
-        printed = farm_in(tmp_path, database_url)("open", "--print").stdout
+        printed = farm_here(tmp_path, database_url)("open", "--print").stdout
         assert re.fullmatch(r"http://farm-[0-9a-f]{20}\.localhost:\d+/sign-in\?code=[\w-]{43}&next=%2F\n", printed)
+        called(["status"], tmp_path, environment(tmp_path / ".farm", FARM_API_URL=other))
+        assert seen
+        assert not [headers for headers in seen if "authorization" in headers], "the key goes to its own server alone"
         assert served.stop() == 0
     assert key not in served.said
+    assert "farm open" in served.said
+    assert "code=" not in served.said, "the link is shown on a terminal alone"
     assert not note.exists()
-
-
-def test_the_key_of_a_home_goes_to_its_own_server_alone(engine: Engine, database_url: str, tmp_path: Path) -> None:
-    with serving(tmp_path, database_url), recording() as (other, seen):
-        called(["status"], tmp_path, environment(tmp_path / ".farm", FARM_API_URL=other))
-    assert seen
-    assert not [headers for headers in seen if "authorization" in headers]
 
 
 def test_the_code_is_not_among_the_arguments_of_the_browser(
@@ -669,12 +665,17 @@ def test_serve_refuses_to_take_tokens_in_the_clear(database_url: str, tmp_path: 
     refused(farm("serve", "--behind-proxy"), 2, "needs --tokens")
 
 
-def test_only_a_proxy_that_is_named_is_believed(engine: Engine, database_url: str, tmp_path: Path, token: str) -> None:
+def test_only_a_proxy_that_is_named_is_believed(
+    engine: Engine, database_url: str, tmp_path: Path, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = {"Authorization": f"Bearer {token}", "Host": "farm.example", "X-Forwarded-Proto": "https"}
+    options = ("--tokens", "--behind-proxy")
+    with serving(tmp_path, database_url, *options, FORWARDED_ALLOW_IPS="127.0.0.1") as served:
+        assert httpx.get(served.address + ABOUT, headers=headers, timeout=60).status_code == 200
     for named, expected in (("127.0.0.1", 200), ("203.0.113.7", 421)):
-        options = ("--tokens", "--behind-proxy")
-        with serving(tmp_path, database_url, *options, FORWARDED_ALLOW_IPS=named) as served:
-            assert httpx.get(served.address + ABOUT, headers=headers, timeout=60).status_code == expected
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", named)
+        with served_here(engine, policy=lambda _: Policy(tokens=True, behind_proxy=True)) as url:
+            assert httpx.get(url + ABOUT, headers=headers, timeout=60).status_code == expected
 
 
 @pytest.mark.parametrize("url", ["http://farm.example:8000", "http://10.0.0.1", "http://127.0.0.1.evil.example",
@@ -706,14 +707,14 @@ def test_the_client_sends_no_token_to_where_a_server_redirects(monkeypatch: pyte
 
 
 def test_the_client_sends_no_token_through_a_proxy_in_the_clear(
-    engine: Engine, token: str, monkeypatch: pytest.MonkeyPatch, database_url: str, tmp_path: Path
+    engine: Engine, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(tmp_path, database_url, "--tokens") as served, recording() as (proxy, seen):
+    with served_here(engine, tokens=True) as url, recording() as (proxy, seen):
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy)
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        remote = Remote(served.address, token=token)
+        remote = Remote(url, token=token)
         assert remote.ask(about.show).who == "ann"
         remote.close()
     assert seen == []

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
-import uvicorn
 from sqlalchemy import Engine
 
 from farm.api.access import Access
@@ -15,7 +14,7 @@ from farm.services.session import Session
 from farm.settings import Settings
 from farm.web.app import make_app
 from farm.web.security import Policy
-from farm.web.serving import StreamingServer, listening
+from farm.web.serving import StreamingServer, config_of, listening
 
 
 @contextmanager
@@ -28,8 +27,9 @@ def served(
     opened = Session(current, urls, engine)
     with closing(Access(current, who="the tests", opened=opened)) as access, listening("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = make_app(access, policy=Policy(tokens=tokens) if policy is None else policy(url))
-        server = StreamingServer(uvicorn.Config(app, log_config=None), app.state.events)
+        own = Policy(tokens=tokens) if policy is None else policy(url)
+        app = make_app(access, policy=own)
+        server = StreamingServer(config_of(app, own), app.state.events)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
