@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from farm.services import ServiceUrls, registering
 from farm.services.doctor.check import CheckState
 from farm.services.doctor.versions import check_programs, check_revision
 from farm.settings import Settings
+from support.commands import called
 from support.homes import environment, eventually
 from support.shared_server import server_of_the_owner
 
@@ -182,9 +182,7 @@ def test_workers_from_before_the_table_of_programs_count_as_live(engine: Engine,
 
 
 def farm_db(home: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farm", "db", *words]
-    variables = environment(home, FARM_DATABASE_URL=url)
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return called(("db", *words), home, environment(home, FARM_DATABASE_URL=url))
 
 
 def test_the_command_refuses_lists_the_programs_and_upgrades_with_force(

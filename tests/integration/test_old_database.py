@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from farm.db.engine import make_engine
 from farm.errors import DatabaseIsNewer, DatabaseTooOld
 from farm.services import ServiceUrls
 from support import old_database
+from support.commands import called
 from support.homes import environment
 from support.samples import row
 from support.shared_server import server_of_the_owner
@@ -40,9 +40,7 @@ def old(database_url: str) -> Iterator[Engine]:
 
 
 def farm_db(home: Path, url: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "farm", "db", *words]
-    variables = environment(home, FARM_DATABASE_URL=url)
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return called(("db", *words), home, environment(home, FARM_DATABASE_URL=url))
 
 
 def test_its_rows_stay_and_its_workers_go_on_with_their_logins(old: Engine, database_url: str, tmp_path: Path) -> None:

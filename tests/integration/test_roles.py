@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from farm.services import ServiceUrls
 from farm.variables import WORKER_DEVICE_ID
 from support import worker_role
 from support.batch_steps import form, land, leased
+from support.commands import called
 from support.homes import environment, eventually
 from support.kernel_builds import awaited, binary_of, build, leased_of, let_go, source, wanted
 from support.logins import logs_in
@@ -481,8 +481,7 @@ def test_what_everybody_may_read_is_said(engine: Engine, name: str) -> None:
 def command(tmp_path: Path, database_url: str, name: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str, role: str = "worker-role", **variables: str) -> subprocess.CompletedProcess[str]:
         changed = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
-        line = [sys.executable, "-m", "farm", "db", role, *words]
-        return subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
+        return called(("db", role, *words), tmp_path, changed)
 
     return run
 

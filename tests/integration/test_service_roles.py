@@ -21,6 +21,7 @@ from farm.db.service_roles import Service, set_up_service_roles
 from farm.errors import BadRole, RightMissing, RoleRefused
 from farm.services import ServiceUrls
 from support.batch_steps import claim, form, land, leased
+from support.commands import called
 from support.database_schema import differences, schema
 from support.homes import environment, eventually
 from support.learning_campaigns import decided, learning_campaign, measure, requested, state
@@ -141,9 +142,7 @@ def test_a_filled_farm_of_one_superuser_goes_over_to_roles(old_farm: SharedServe
         variables = environment(
             tmp_path / ".farm", FARM_DATABASE_URL=old_farm.url("farm_owner"), FARM_WORKER_PASSWORD="new", **given
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "farm", "db", *words], env=variables, capture_output=True, text=True, check=False
-        )
+        done = called(("db", *words), tmp_path, variables)
         assert done.returncode == 0, done.stderr
 
     for _ in range(2):  # steps can be repeated
@@ -206,8 +205,7 @@ def test_a_filled_farm_of_one_superuser_goes_over_to_roles(old_farm: SharedServe
 def command(tmp_path: Path, database_url: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         changed = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
-        line = [sys.executable, "-m", "farm", "db", "roles", *words]
-        return subprocess.run(line, env=changed, capture_output=True, text=True, check=False)
+        return called(("db", "roles", *words), tmp_path, changed)
 
     return run
 
@@ -263,11 +261,8 @@ def test_an_application_cannot_make_roles_and_an_embedded_farm_needs_none(
 
 
 def test_who_makes_a_token_without_being_the_owner_is_told_who_may(urls: Mapping[Service, str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "farm", "tokens", "create", "mine", "--role", "operate"],
-        env=environment(tmp_path / ".farm", FARM_DATABASE_URL=urls[Service.APPLICATION]),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    under_its_role = environment(tmp_path / ".farm", FARM_DATABASE_URL=urls[Service.APPLICATION])
+    done = called(("tokens", "create", "mine", "--role", "operate"), tmp_path, under_its_role)
     assert (done.returncode, done.stdout) == (RightMissing.exit_code, "")
     assert "permission denied for table tokens" in " ".join(done.stderr.split())
     assert "sha256" not in done.stderr

@@ -6,7 +6,6 @@ import itertools
 import json
 import shlex
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -46,6 +45,7 @@ from farm.gemm import Shape
 from farm.kernels import Configuration
 from farm.measurement import Source
 from farm.services import ServiceUrls
+from support.commands import called
 from support.homes import environment, eventually
 from support.samples import cpu, document, row
 from support.shared_server import server_of_the_owner, urls_of_roles
@@ -797,8 +797,7 @@ def test_the_command_makes_lists_and_ends_a_login(engine: Engine, database_url: 
 
     def farm_hosts(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         given = environment(tmp_path / ".farm", **{"FARM_DATABASE_URL": database_url, **variables})
-        line = [sys.executable, "-m", "farm", "hosts", *words]
-        return subprocess.run(line, env=given, capture_output=True, text=True, check=False)
+        return called(("hosts", *words), tmp_path, given)
 
     assert farm_hosts("add", host, FARM_BROKER_URL="amqp://x").returncode == 2  # and no login is made
     added = farm_hosts("add", host, FARM_WORKER_PASSWORD="of every host", FARM_REDIS_WORKER_PASSWORD="of workers")

@@ -106,22 +106,20 @@ def words(page: str) -> str:
 # --- what every page holds to ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_pages_say_what_they_are_and_run_no_script_that_stands_in_them(
-    browser_like: httpx.Client, filled: int, path: str
-) -> None:
-    answer = browser_like.get(path)
-    assert answer.status_code == (404 if "nosuch" in path else 200), answer.text
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    page = answer.text
-    assert re.search(r"<title>[^<]+ · GEMM Farm</title>", page)
-    assert len(re.findall(r"<h1[ >]", page)) == 1
-    assert f"GEMM Farm {farm.__version__} ·" in words(page), "the foot names the version"
-    assert NASTY not in page
-    for tag in re.findall(r"<script[^>]*>", page):
-        assert 'src="/static/' in tag
-    assert not re.search(r"<[^>]+\son\w+=", page)
-    assert "script-src 'self';" in answer.headers["content-security-policy"]
+def test_pages_say_what_they_are_and_run_no_script_that_stands_in_them(browser_like: httpx.Client, filled: int) -> None:
+    for path in PAGES:
+        answer = browser_like.get(path)
+        assert answer.status_code == (404 if "nosuch" in path else 200), f"{path}: {answer.text}"
+        assert answer.headers["content-type"] == "text/html; charset=utf-8", path
+        page = answer.text
+        assert re.search(r"<title>[^<]+ · GEMM Farm</title>", page), path
+        assert len(re.findall(r"<h1[ >]", page)) == 1, path
+        assert f"GEMM Farm {farm.__version__} ·" in words(page), f"the foot of {path} names the version"
+        assert NASTY not in page, path
+        for tag in re.findall(r"<script[^>]*>", page):
+            assert 'src="/static/' in tag, path
+        assert not re.search(r"<[^>]+\son\w+=", page), path
+        assert "script-src 'self';" in answer.headers["content-security-policy"], path
 
 
 def test_what_people_wrote_is_text_on_every_page(browser_like: httpx.Client, filled: int) -> None:
