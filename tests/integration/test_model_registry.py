@@ -45,7 +45,7 @@ from trainer.table import read_training_table, table_hash
 
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 TABLE = tiled_table((256, 512, 1024))
-SMALL = ForestSettings(trees=20)
+SMALL = ForestSettings(trees=8)
 CONFIGURATIONS = [Configuration.parse(f"tiled(tile={tile}) 512x512x512 f32") for tile in (8, 32)]
 
 
@@ -94,7 +94,7 @@ def test_a_run_holds_its_parameters_table_and_pictures(trained: SimpleNamespace,
         run = client.get_run(trained.outcome.run_id)
         files = Path(client.download_artifacts(run.info.run_id, "", str(tmp_path)))
     assert run.info.status == "FINISHED"
-    assert run.data.params["trees"] == "20"
+    assert run.data.params["trees"] == "8"
     assert run.data.tags["campaign"] == "first"
     assert run.inputs.dataset_inputs[0].dataset.digest == trained.outcome.table_hash[:36]
     assert table_hash(pd.read_parquet(files / "training" / "table.parquet")) == trained.outcome.table_hash

@@ -43,7 +43,7 @@ def leaking(frame: pd.DataFrame) -> Splits:
         yield np.concatenate([training, held_out]), held_out
 
 
-def train(uri: str, table: pd.DataFrame = FEW, *, trees: int = 20) -> TrainingOutcome:
+def train(uri: str, table: pd.DataFrame = FEW, *, trees: int = 8) -> TrainingOutcome:
     settings = ForestSettings(trees=trees)
     return train_and_register(table, DEVICE_TYPE, tracking_uri=uri, code_version="1.0", settings=settings)
 
@@ -112,7 +112,7 @@ def test_a_model_whose_folds_leak_never_becomes_champion(uri: str, monkeypatch: 
     monkeypatch.setitem(evaluate.FOLD_KINDS, "unseen_shapes", leaking)
     leaked = train(uri, MORE)
     assert leaked.alias == "challenger"
-    assert "leaks: 25 shapes that should be unseen were in its training" in leaked.decision
+    assert "leaks: 42 shapes that should be unseen were in its training" in leaked.decision
     assert leaked.metrics["unseen_shapes"]["runtime_ms"]["median_error_pct"] < 1  # as it would look
     assert registry.model_info(uri, DEVICE_TYPE, "2").sound is False
 
@@ -132,7 +132,7 @@ def test_a_champion_that_leaks_is_judged_by_the_model_that_others_pull(
 def test_shapes_that_the_champion_never_had_are_asked_of_its_final_model_and_others_of_its_folds(uri: str) -> None:
     """The final model knows its own shapes by heart: judged by it there, no challenger would ever be lower."""
     train(uri)
-    second = train(uri, FEW, trees=40)
+    second = train(uri, FEW, trees=20)
     with registry.registry_client(uri) as client:
         scores = client.get_run(second.run_id).data.metrics
         first = client.get_run(registry.model_info(uri, NAME, "1").run_id).data.metrics

@@ -22,13 +22,14 @@ _LEARNED: dict[tuple[Any, ...], tuple[TemporaryDirectory[str], Learned]] = {}
 
 @contextmanager
 def cheap_trainings() -> Iterator[None]:
-    """Two kinds of folds instead of seven, one fold of the second, no pictures, and nothing learned twice, inside the block.
+    """Two kinds of folds instead of seven, three folds of the first and one of the second, no pictures, and nothing learned twice, inside the block.
 
     Decisions are by the first kind alone.
     """
     with pytest.MonkeyPatch.context() as patched:
         kinds = {kind: folds.FOLD_KINDS[kind] for kind in ("unseen_shapes", "random_rows")}
         patched.setattr(evaluate, "FOLD_KINDS", kinds)
+        patched.setattr(folds, "FOLDS", 3)
         patched.setattr(evaluate, "ENOUGH_ROWS", 1)
         patched.setattr(learn, "plots", lambda *_: None)
         patched.setattr(learn, "importance_plot", lambda *_: None)
