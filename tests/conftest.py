@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,8 +34,16 @@ hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine
 hypothesis.settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with long tests come first: at the end, short ones keep all cores busy."""
+    """Of the cases of a test that is `sampled`, all but one in n are long. Files with long tests come first.
+
+    At the end, short ones keep all cores busy.
+    """
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and zlib.crc32(item.name.encode()) % sampled.args[0]:
+            item.add_marker(pytest.mark.long)
     long = {item.path for item in items if item.get_closest_marker("long") is not None}
     items.sort(key=lambda item: item.path not in long)
 

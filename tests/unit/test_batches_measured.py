@@ -122,6 +122,7 @@ TYPES = ["f32", "f64", "tf32", "f16", "bf16:f32:f32", "f8e4m3e5m2", "i8"]
 @pytest.mark.parametrize("types", TYPES)
 @pytest.mark.parametrize(("layout", "alpha", "beta"), [("nn", 1.0, 0.0), ("tt", -1.0, 2.0)])
 @pytest.mark.parametrize(("shape", "batch"), [(SMALL, 2), (SMALL, BATCH), (LARGE, BATCH), (MANY, MANY_BATCH)])
+@pytest.mark.sampled(4)
 def test_a_right_batch_of_any_types_passes(
     shape: Shape, batch: int, layout: str, alpha: float, beta: float, types: str
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_right_batch_of_any_types_passes(
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "i8"])
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize(("shape", "batch"), [(SMALL, BATCH), (LARGE, BATCH), (MANY, MANY_BATCH)])
+@pytest.mark.sampled(4)
 def test_right_matrices_in_wrong_places_are_wrong(shape: Shape, batch: int, mutation: str, types: str) -> None:
     given = problem(shape, types, "nt", batch=batch)
     with pytest.raises(WrongResult, match=r"\) of matrix \d+ is off"):
@@ -259,6 +261,7 @@ def batch_of(
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("scalars", ["", "alpha=-1.5 beta=0.5"])
 @pytest.mark.parametrize(("shape", "batch"), [(SMALL, 1), (SMALL, 2), (SMALL, 64), (LARGE, BATCH)])
+@pytest.mark.sampled(4)
 def test_a_card_measures_batches(
     lt: ComputingLt,
     device: CudaDevice,
@@ -283,6 +286,7 @@ ROOMS = {"all at once": cuda_verify.MAX_WIDENED, "three at a time": 3 * 24_000, 
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("mutation", {**MUTATIONS, **LEFT_OUT})
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
+@pytest.mark.sampled(4)
 def test_a_card_with_a_wrong_kernel_gives_no_row(
     lt: ComputingLt, device: CudaDevice, monkeypatch: pytest.MonkeyPatch, shape: Shape, mutation: str, room: str
 ) -> None:

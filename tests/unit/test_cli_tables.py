@@ -83,6 +83,7 @@ def pieces(text: str) -> list[str]:
 
 @pytest.mark.parametrize("key", TABLES)
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.sampled(4)
 def test_a_table_fits_the_terminal_and_shows_whole_numbers_and_words(key: str, width: int) -> None:
     table, lines = TABLES[key], on_screen(TABLES[key], width)
     assert [line for line in lines if cell_len(line) > width] == []
@@ -146,6 +147,7 @@ def test_a_pipe_gets_every_column_whole_and_a_line_for_each_row(key: str) -> Non
 
 
 @pytest.mark.parametrize("key", TABLES)
+@pytest.mark.sampled(4)
 def test_columns_are_left_out_in_the_declared_order(key: str) -> None:
     table, before = TABLES[key], set[str]()
     for width in range(190, 40, -25):

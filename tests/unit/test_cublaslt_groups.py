@@ -80,6 +80,7 @@ def lt(cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch) -> ComputingLt:
 
 @pytest.mark.parametrize("types", ["f16 nn", "bf16 nt", "bf16:f32:f32 nt", "f8e4m3 nt", "f8e4m3e5m2 nt"])
 @pytest.mark.parametrize("sizes", [SIZES, ODD, (1, 0, 2, 1) * 32, (9,), (0, 0, 9)])
+@pytest.mark.sampled(4)
 def test_groups_of_any_sizes_are_right(lt: ComputingLt, device: CudaDevice, sizes: tuple[int, ...], types: str) -> None:
     for scalars in ("", "alpha=-1.5 beta=0.5"):
         assert_wide_product(device, Configuration.parse(line(types, sizes, more=scalars)), at_address)

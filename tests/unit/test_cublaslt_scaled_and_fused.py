@@ -243,6 +243,7 @@ def measured(device: CudaDevice, text: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("types", ["f8e4m3", "f8e4m3e5m2:f32:f32", "f8e5m2e4m3:f16:f32"])
 @pytest.mark.parametrize("shape", ["4x16x16", "132x272x144", "12x144x656"])
+@pytest.mark.sampled(4)
 def test_scaled_products_are_right(
     computing: ComputingLt, device: CudaDevice, shape: str, types: str, scale: Scale
 ) -> None:
@@ -252,6 +253,7 @@ def test_scaled_products_are_right(
 
 @pytest.mark.parametrize("fused", FUSED_BY_LT)
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "bf16:f32:f32"])
+@pytest.mark.sampled(4)
 def test_fused_products_of_cublaslt_are_right(
     computing: ComputingLt, device: CudaDevice, types: str, fused: Fusion
 ) -> None:

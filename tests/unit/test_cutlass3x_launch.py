@@ -65,6 +65,7 @@ def configuration(parameters: str = "", problem: str = "96x80x64 tf32 nt") -> Co
 
 @pytest.mark.parametrize(("layout", "swap"), [("nn", 1), ("nt", 0), ("nt", 1), ("tn", 0), ("tt", 0)])
 @pytest.mark.parametrize("scalars", ["", " alpha=2 beta=0.5", " alpha=-1 beta=1"])
+@pytest.mark.sampled(3)
 def test_layouts_scalars_and_every_operand_set_reach_the_kernel(
     device: CudaDevice, cupy: FakeCupy, layout: str, swap: int, scalars: str
 ) -> None:
@@ -86,6 +87,7 @@ KINDS = [
 
 @pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize("problem", KINDS)
+@pytest.mark.sampled(3)
 def test_batches_groups_factors_and_biases_reach_the_kernel(device: CudaDevice, problem: str, swap: int) -> None:
     assert_wide_product(device, configuration(f"swap={swap}", problem), at_address)
 

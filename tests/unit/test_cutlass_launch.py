@@ -75,6 +75,7 @@ def configuration(text: str) -> Configuration:
 @pytest.mark.parametrize("layout", [layout.value for layout in Layout])
 @pytest.mark.parametrize("scalars", ["", " alpha=2 beta=0.5", " alpha=-1 beta=1"])
 @pytest.mark.parametrize("kernel", [f"{SIMT}) 96x80x64 f32", f"{DOUBLES}) 48x56x64 f64"])
+@pytest.mark.sampled(4)
 def test_layouts_scalars_and_every_operand_set_reach_the_kernel(
     device: CudaDevice, cupy: FakeCupy, kernel: str, layout: str, scalars: str
 ) -> None:

@@ -114,7 +114,7 @@ def clients(*owners: str, first: int = 1, seconds: Sequence[float] = (BATCH,)) -
 SECONDS = st.floats(0.05, 20.0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     devices=st.integers(1, 4),
     campaigns=st.lists(st.tuples(st.sampled_from("abcdefgh"), SECONDS), min_size=1, max_size=14),

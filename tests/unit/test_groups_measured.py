@@ -372,6 +372,7 @@ def test_a_processor_with_a_wrong_kernel_gives_no_row(
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("scalars", ["", "alpha=-1.5 beta=0.5"])
 @pytest.mark.parametrize("sizes", [SIZES, MANY, (9,)])
+@pytest.mark.sampled(4)
 def test_a_card_measures_groups(
     device: CudaDevice,
     monkeypatch: pytest.MonkeyPatch,

@@ -279,6 +279,7 @@ def changed(given_problem: Problem, operands: OperandSet, row: int, column: int,
 
 @pytest.mark.parametrize("text", MIXED)
 @pytest.mark.parametrize("types", ["f32", "f64", "f16", "bf16", "f8e4m3", "i8"])
+@pytest.mark.sampled(5)
 def test_every_mixture_passes_where_it_is_right_and_fails_where_it_is_wrong(types: str, text: str) -> None:
     for shape in (SMALL, LARGE):
         given_problem, rules = problem(shape, types, "nt", beta=1.0), operand_rules(text, seed=3)
@@ -296,6 +297,7 @@ def test_every_mixture_passes_where_it_is_right_and_fails_where_it_is_wrong(type
 
 @pytest.mark.parametrize("text", [text for text in MIXED if "zeros b" not in text and "b=zeros" not in text])
 @pytest.mark.parametrize("types", ["f32", "f16:f16:f32", "bf16:f32:f32", "i8"])
+@pytest.mark.sampled(5)
 def test_a_missing_part_of_the_sum_is_caught_in_any_mixture(types: str, text: str) -> None:
     given_problem, rules = problem(Shape(200, 210, 512), types, "tn"), operand_rules(text)
     operands, kinds = narrow(given_problem, rules), given_problem.types

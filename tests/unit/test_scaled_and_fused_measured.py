@@ -142,6 +142,7 @@ def test_the_matrices_of_a_problem_have_the_numbers_that_they_have_without(rules
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16", "f64", "f8e4m3"])
 @pytest.mark.parametrize("rules", ["uniform", "normal*0.02", "zeros", "ones*0.1"])
 @pytest.mark.parametrize("k", [1, 100, 3000])
+@pytest.mark.sampled(5)
 def test_a_bias_is_as_large_as_the_rest_of_the_result(types: str, rules: str, k: int) -> None:
     shape = Shape(2, 4000, k)
     rest = result_scale(problem(shape, types, scale="row", beta=2.0), operand_rules(rules))
@@ -216,6 +217,7 @@ def computed(given: Problem, mutation: Mutation | None = None, rules: OperandRul
 @pytest.mark.parametrize("scale", SCALES_OF_BOTH)
 @pytest.mark.parametrize("fused", FUSIONS)
 @pytest.mark.parametrize("shape", [SMALL, LARGE])
+@pytest.mark.sampled(5)
 def test_a_right_result_passes_with_room_to_spare(shape: Shape, fused: str, scale: str, types: str) -> None:
     given = problem(shape, types, "nt", scale=scale, fused=fused, batch=BATCH, alpha=-1.5, beta=0.5)
     checked = verify(given, computed(given))
@@ -228,6 +230,7 @@ def test_a_right_result_passes_with_room_to_spare(shape: Shape, fused: str, scal
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("shape", [SMALL, LARGE, Shape(1, 700, 1), Shape(3000, 2, 400), Shape(130, 1, 129)])
 @pytest.mark.parametrize("rules", ["normal*0.02", "ones", "a=integers b=sparse c=zeros"])
+@pytest.mark.sampled(5)
 def test_right_results_of_any_layout_and_rules_pass(rules: str, shape: Shape, layout: str) -> None:
     for scale, fused in (("row", "none"), ("128x128:1x128", "bias"), ("none", "gelu"), ("1x128:128x128", "bias+silu")):
         given = problem(shape, "bf16", layout, scale=scale, fused=fused, beta=1.0)
@@ -260,6 +263,7 @@ def cases(mutations: Mapping[str, Mutation], *problems: Problem) -> list[Any]:
         ),
     ),
 )
+@pytest.mark.sampled(5)
 def test_wrong_factors_are_caught(given: Problem, mutation: Mutation) -> None:
     with pytest.raises(WrongResult, match="of matrix"):
         verify(given, computed(given, mutation))
@@ -269,6 +273,7 @@ def test_wrong_factors_are_caught(given: Problem, mutation: Mutation) -> None:
 @pytest.mark.parametrize("fused", ["bias", "bias+relu", "bias+gelu"])
 @pytest.mark.parametrize("types", ["f32", "f64", "f8e4m3"])
 @pytest.mark.parametrize("shape", [SMALL, LARGE, LONG])
+@pytest.mark.sampled(5)
 def test_a_wrong_bias_is_caught(shape: Shape, types: str, fused: str, mutation: str) -> None:
     given = problem(shape, types, fused=fused, batch=BATCH)
     with pytest.raises(WrongResult, match="of matrix"):
@@ -289,6 +294,7 @@ def test_a_wrong_bias_is_caught(shape: Shape, types: str, fused: str, mutation: 
         ),
     ),
 )
+@pytest.mark.sampled(5)
 def test_a_wrong_activation_is_caught(given: Problem, mutation: Mutation) -> None:
     with pytest.raises(WrongResult):
         verify(given, computed(given, mutation))
@@ -393,6 +399,7 @@ def configured(shape: Shape, layout: str = "nn", rest: str = "") -> Configuratio
 @pytest.mark.parametrize("scale", SCALES_OF_BOTH)
 @pytest.mark.parametrize("fused", ["none", "bias", "bias+gelu"])
 @pytest.mark.parametrize(("layout", "batch"), [("nt", 1), ("tn", BATCH)])
+@pytest.mark.sampled(5)
 def test_a_card_measures_them(
     family: Family, device: CudaDevice, scale: str, fused: str, layout: str, batch: int
 ) -> None:
@@ -416,6 +423,7 @@ def test_a_card_measures_them(
         ),
     ),
 )
+@pytest.mark.sampled(5)
 def test_a_card_with_a_wrong_kernel_gives_no_row(
     family: Family, device: CudaDevice, given: Problem, mutation: Mutation
 ) -> None:
