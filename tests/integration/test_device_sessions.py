@@ -244,8 +244,8 @@ def test_what_the_first_one_measured_is_not_landed(engine: Engine, submit: Submi
 @pytest.fixture
 def start(tmp_path: Path, database_url: str, farm_services: ServiceUrls) -> Iterator[Start]:
     urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
-    # On a busy machine a heartbeat of a live worker may be seconds late.
-    quick = {"FARM_HEARTBEAT_SECONDS": "0.5", "FARM_SILENT_AFTER_SECONDS": "10", "FARM_LEASE_SECONDS": "10"}
+    # On a busy machine a heartbeat of a live worker may be many seconds late.
+    quick = {"FARM_HEARTBEAT_SECONDS": "0.5", "FARM_SILENT_AFTER_SECONDS": "40", "FARM_LEASE_SECONDS": "40"}
     with programs(tmp_path, **urls, **quick) as starting:
         yield starting
 

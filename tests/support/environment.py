@@ -20,6 +20,8 @@ FIXED = {
     # Threads of a product that is smaller than a test's spin while they wait for a core that other tests have: three times
     # the processor time of the product itself. Kernels of the family `blas` set their own number.
     "OPENBLAS_NUM_THREADS": "1",
+    # Nobody speaks for the devices that tests announce, and a busy machine may need longer than 20 s for a test.
+    "FARM_SILENT_AFTER_SECONDS": "600",
 }
 
 _PREFIXES = ("FARM_", "MLFLOW_", "LC_", "PG", "PROMETHEUS_", "CELERY_")

@@ -35,9 +35,10 @@ WRONG = {
 
 
 @pytest.fixture(autouse=True)
-def usual_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+def defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FARM_DEVICE_LOCKS", raising=False)
     monkeypatch.delenv("FARM_MODEL_SIGNING_KEY")
+    monkeypatch.delenv("FARM_SILENT_AFTER_SECONDS")
 
 
 @pytest.fixture
