@@ -223,9 +223,10 @@ def test_no_tracked_file_names_a_path_of_this_checkout() -> None:
 # --- files of the hosting service --------------------------------------------------------------------
 
 
-def test_the_hosted_workflow_runs_ci_on_every_supported_python() -> None:
-    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["run"]
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+@pytest.mark.parametrize(("workflow", "command"), [("ci", ".ci/run"), ("nightly", ".ci/run test-all")])
+def test_hosted_workflows_run_ci_on_every_supported_python(workflow: str, command: str) -> None:
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / f"{workflow}.yml").read_text())["jobs"]["run"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [command]
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert requires == ">=3.11,<3.13"
     assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12"]
