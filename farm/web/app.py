@@ -95,14 +95,14 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_with_threads,
+        # `include_router` makes each route once more, with the first request to each application.
+        routes=[*routes_of_operations(policy.tokens).routes, *routes_of_pages().routes],
     )
     app.state.access = access
     app.state.policy = policy
     app.state.processes = processes
     app.state.events = Events(lambda: _fingerprints(access))
     _add_errors(app)
-    app.include_router(routes_of_operations(policy.tokens))
-    app.include_router(routes_of_pages())
     _add_provider(app, policy.oidc)
     return app
 

@@ -64,8 +64,9 @@ _TITLES = {
 
 
 @cache
+@cache
 def routes_of_pages() -> APIRouter:
-    """Every page. They are no part of the API's description."""
+    """Every page. They are no part of the API's description. Applications of one process share the routes."""
     router = APIRouter(include_in_schema=False)
     for page in PAGES:
         router.include_router(page.router)
