@@ -21,7 +21,7 @@ from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
 from trainer.table import configurations
 
-SMALL = ForestSettings(trees=20)
+SMALL = ForestSettings(trees=10)
 CONFIGURED = configurations(tiled_table((256, 512, 1024)))
 
 

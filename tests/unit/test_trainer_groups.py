@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import kinds_learned
@@ -101,6 +101,7 @@ def tiled(shape: str, rest: str = "", *, tile: int = 32) -> Configuration:
 # --- groups ------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 600), min_size=1, max_size=40).filter(any), min_size=1, max_size=5))
 def test_rows_have_the_groups_that_problems_have(every: list[list[int]]) -> None:
     groups = [Groups.of(sizes) for sizes in every]

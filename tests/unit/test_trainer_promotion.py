@@ -206,7 +206,7 @@ def test_forests_beat_the_baselines_and_forests_of_shuffled_measurements_do_not(
         if seed is not None:
             order = np.random.default_rng(seed).permutation(len(learned))
             learned[targets] = learned[targets].to_numpy()[order]
-        settings = ForestSettings(trees=20)
+        settings = ForestSettings(trees=8)
         predicted = out_of_fold("test-device", learned, by_shape(learned), settings).predicted
         found = decide(learned, predicted, baselines(learned, fold_of(learned)), None)
         assert found.sound is (seed is None), found.reason
