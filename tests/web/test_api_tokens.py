@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy import text
 
-from farm.api import OPERATIONS, PREFIX
+from farm.api import OPERATIONS, PREFIX, reports
 from farm.db import tokens
 from farm.db.states import Role
 from support.api_farm import Asking, Served, told
@@ -17,6 +19,20 @@ COOKIE = "farm_session_8000"
 BROWSER = {"Sec-Fetch-Site": "same-origin"}
 
 
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws a report once, which takes a second, though operations change what it shows."""
+    drawn: list[Any] = []
+    real = reports.rendered
+
+    def rendered(*arguments: Any, **options: Any) -> Any:
+        drawn[:] = drawn or [real(*arguments, **options)]
+        return drawn[0]
+
+    monkeypatch.setattr(reports, "rendered", rendered)
+
+
+@pytest.mark.usefixtures("drawn_once")
 def test_each_role_is_let_do_what_it_may_and_nobody_else_is_let_in(api_with_tokens: Served) -> None:
     names = {role: role.value for role in Role} | {Role.SUBMIT: "ann"}  # whose the campaigns are
     api_with_tokens.make("ann", Role.SUBMIT)
