@@ -186,6 +186,23 @@ def test_jobs_name_the_binaries_that_must_be_built_one_for_each_architecture():
     assert plan(campaign, devices, allow_missing=False).summary().binaries == 4
 
 
+@pytest.mark.parametrize("targets", ["any", [{"type": "nvidia-x"}]])
+def test_nothing_is_built_for_the_devices_of_a_type_that_cannot_run_it(targets: object):
+    campaign = campaign_of(problems=F16, kernels={"family": "cutlass", "stages": 3}, targets=targets)
+    old, new, other = (
+        dataclasses.replace(card("nvidia-x", capability), uuid=f"GPU-{capability}")
+        for capability in ((7, 5), (9, 0), (8, 0))
+    )
+    for devices, built in (
+        ((old, new), {"sm_90a"}),
+        ((new, old), {"sm_90a"}),
+        ((new, old, other), {"sm_90a", "sm_80"}),
+    ):
+        for job in plan(campaign, devices, allow_missing=False).jobs():
+            assert job.invalid_reason is None
+            assert {binary.arch for binary in job.binaries} == built
+
+
 def test_nothing_is_built_for_what_runs_nowhere_is_not_built_ahead_or_is_not_known_yet():
     assert all(job.binaries == () for job in plan(campaign_of(), [H200], allow_missing=False).jobs())
     wide = campaign_of(problems=F16, kernels={"family": "cutlass", "warp_m": 8}, targets=[{"type": "nvidia-h200"}])
