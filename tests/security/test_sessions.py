@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import ssl
 import stat
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from farm.api.access import Access
 from farm.api.remote import Remote
 from farm.db import tokens, web_sessions
 from farm.db.states import Role
-from farm.errors import ApiMoved, TokenInTheClear
+from farm.errors import ApiMoved, ApiUnreachable, OtherApi, TokenInTheClear
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.settings import Settings
@@ -38,6 +39,7 @@ from farm.web.app import make_app
 from farm.web.cookies import LIMITS, LIMITS_ON_SHARED_NAMES
 from farm.web.local_access import LocalAccess, SignInCodes
 from farm.web.security import Policy
+from support.certificates import certificate
 from support.commands import called, farm_here, farm_in, refused
 from support.homes import environment
 from support.programs import free_port
@@ -572,7 +574,7 @@ def test_the_code_is_not_among_the_arguments_of_the_browser(
 
 @contextmanager
 def recording(
-    answer: Callable[[http.server.BaseHTTPRequestHandler], None] | None = None,
+    answer: Callable[[http.server.BaseHTTPRequestHandler], None] | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """A service on a port of this machine: its address, and the headers of all requests that it gets."""
     seen = list[dict[str, str]]()
@@ -594,10 +596,12 @@ def recording(
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", seen
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}", seen
         finally:
             server.shutdown()
             thread.join()
@@ -704,6 +708,23 @@ def test_the_client_sends_no_token_to_where_a_server_redirects(monkeypatch: pyte
                     remote.ask(about.show)
                 remote.close()
     assert seen == []
+
+
+def test_the_client_sends_its_token_to_servers_with_a_trusted_certificate_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, key = certificate(tmp_path, "localhost")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(shown, key)
+    with recording(tls=tls) as (url, seen):
+        for trusted, error in ((False, ApiUnreachable), (True, OtherApi)):
+            if trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", str(shown))
+            remote = Remote(url, token="gfarm_secret")
+            with pytest.raises(error):
+                remote.ask(about.show)
+            remote.close()
+            assert [headers["authorization"] for headers in seen] == ["Bearer gfarm_secret"] * trusted
 
 
 def test_the_client_sends_no_token_through_a_proxy_in_the_clear(
