@@ -339,7 +339,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(FIELD_NAMES), anything))
 def test_whatever_stands_in_a_file_is_a_campaign_or_a_list_of_problems(document):
     complete = {"name": "x", "problems": {"shapes": "8x8x8", "types": "f32"}, "kernels": {"family": "tiled"}}

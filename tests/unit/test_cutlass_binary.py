@@ -392,7 +392,9 @@ class TestFindingACompiler:
 
 
 class TestWithNvcc:
-    @pytest.mark.parametrize("arch", [*(pytest.param(one, marks=pytest.mark.long) for one in ("sm_75", "sm_80")), "sm_90a"])
+    @pytest.mark.parametrize(
+        "arch", [*(pytest.param(one, marks=pytest.mark.long) for one in ("sm_75", "sm_80")), "sm_90a"]
+    )
     def test_a_small_kernel_compiles(self, arch: str) -> None:
         try:
             compiler = Nvcc.find()
