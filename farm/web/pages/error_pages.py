@@ -64,7 +64,6 @@ _TITLES = {
 
 
 @cache
-@cache
 def routes_of_pages() -> APIRouter:
     """Every page. They are no part of the API's description. Applications of one process share the routes."""
     router = APIRouter(include_in_schema=False)
