@@ -211,6 +211,7 @@ def coordinator_and_worker(farm: Farm, report: Any, monkeypatch: pytest.MonkeyPa
         yield
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("coordinator_and_worker")
 def test_a_worker_measures_what_the_model_recommends(farm: Farm) -> None:
     ask = ("recommend", "96x160x64", "--confirm", "--timeout", "120")
@@ -393,6 +394,7 @@ def kinds(farm: Farm, report: Any) -> Kinds:
     return Kinds(shown, list(zip(rows, problems, strict=True)))
 
 
+@pytest.mark.long
 def test_batches_are_measured_verified_and_listed(kinds: Kinds) -> None:
     assert "12 configurations measured." in kinds.shown
     assert re.search(r"m x n x k +batch +groups +types", kinds.shown)
@@ -406,6 +408,7 @@ def test_batches_are_measured_verified_and_listed(kinds: Kinds) -> None:
     assert all(times[m, 16] > times[m, 1] for m in (64, 96))
 
 
+@pytest.mark.long
 def test_groups_are_measured_verified_and_listed(kinds: Kinds) -> None:
     assert re.search(r"40 \(\d+ with rows, 1 to \d+, median \d+\)", kinds.shown)
     grouped = [(row, problem) for row, problem in kinds.rows if problem.groups is not None]
