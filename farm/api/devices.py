@@ -12,10 +12,13 @@ from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
 from farm.coordinator.estimates import condition, presence_text, skew_text
 from farm.db import device_sessions, devices, duty, progress
-from farm.db.progress import DeviceNow, Presence
+from farm.db.progress import DeviceNow, DeviceTally, Presence
 from farm.db.states import DeviceState, FailureKind, Role
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from farm.formatting import some_of
+
+MAX_ROWS = 100_000
+MAX_OFFSET = 10**9
 
 HOST = "host:"
 """How all devices of a host are named."""
@@ -154,14 +157,28 @@ def list_(
     *,
     host: Annotated[str | None, Field(description="Only devices of this host.")] = None,
     type: Annotated[str | None, Field(description="Only devices of this type."), Cli(("--type", "-t"))] = None,  # noqa: A002
+    limit: Annotated[int | None, Field(ge=1, le=MAX_ROWS, description="At most so many devices; all without.")] = None,
+    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET, description="Leave out so many devices at the beginning.")] = 0,
 ) -> list[DeviceLine]:
-    """Devices and hosts: state, what each does now, errors of the last hour by class, and its last heartbeat."""
+    """Devices and hosts: state, what each does now, errors of the last hour by class, and its last heartbeat.
+
+    Silent devices come first, and imported ones last.
+    """
     with access.connect() as connection:
-        rows = {row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after)}
-        known = [d for d in progress.devices(connection, silent_after=access.silent_after) if d.device_id in rows]
-        errors = progress.device_errors(connection)
+        known = [
+            d
+            for d in progress.devices(connection, silent_after=access.silent_after)
+            if host in (None, d.host) and type in (None, d.type)
+        ]
+        known.sort(key=lambda d: (d.presence is not Presence.SILENT, d.presence is Presence.IMPORTED))
+        known = known[offset : None if limit is None else offset + limit]
+        ids = [d.device_id for d in known]
+        rows = {
+            row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after, ids=ids)
+        }
+        errors = progress.device_errors(connection, ids)
         duties = duty.recent(connection)
-        newest = devices.newest_rows(connection)
+        newest = devices.newest_rows(connection, ids)
     return [
         DeviceLine(
             **rows[d.device_id],
@@ -173,8 +190,8 @@ def list_(
             errors_last_hour={kind: errors.get(d.device_id, {}).get(kind, 0) for kind in FailureKind},
             **newest.get(d.device_id, {}),
         )
-        for d in sorted(known, key=lambda d: d.presence is not Presence.SILENT)
-        if host in (None, d.host) and type in (None, d.type)
+        for d in known
+        if d.device_id in rows
     ]
 
 
@@ -182,19 +199,21 @@ def list_(
 def counts(access: Access) -> Counted:
     """Count devices by state: busy, idle, silent, on probation, drained, quarantined."""
     with access.connect() as connection:
-        known = progress.devices(connection, silent_after=access.silent_after)
-    # Imported devices have no worker.
-    known = [device for device in known if device.presence is not Presence.IMPORTED]
-    able = [device for device in known if device.takes_work]
+        tallies = progress.device_tallies(connection, silent_after=access.silent_after)
+
+    def number(counts: Callable[[DeviceTally], bool]) -> int:
+        # Imported devices have no worker.
+        return sum(one.devices for one in tallies if one.presence is not Presence.IMPORTED and counts(one))
+
     return Counted(
-        announced=len(known),
-        live=sum(device.presence is Presence.LIVE for device in known),
-        busy=sum(device.batch_id is not None for device in able),
-        idle=sum(device.batch_id is None for device in able),
-        silent=sum(device.presence is Presence.SILENT for device in known),
-        probation=sum(device.state is DeviceState.PROBATION for device in known),
-        drained=sum(device.state is DeviceState.DRAINED for device in known),
-        quarantined=sum(device.state is DeviceState.QUARANTINED for device in known),
+        announced=number(lambda _: True),
+        live=number(lambda one: one.presence is Presence.LIVE),
+        busy=number(lambda one: one.takes_work and one.busy),
+        idle=number(lambda one: one.takes_work and not one.busy),
+        silent=number(lambda one: one.presence is Presence.SILENT),
+        probation=number(lambda one: one.state is DeviceState.PROBATION),
+        drained=number(lambda one: one.state is DeviceState.DRAINED),
+        quarantined=number(lambda one: one.state is DeviceState.QUARANTINED),
     )
 
 

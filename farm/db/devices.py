@@ -232,13 +232,17 @@ LEFT JOIN campaigns g ON g.id = l.campaign_id
 LEFT JOIN (
     SELECT device_id, sum(done)::bigint AS done FROM batches WHERE NOT folded GROUP BY device_id
 ) w ON w.device_id = d.id
+WHERE CAST(:ids AS bigint[]) IS NULL OR d.id = ANY(:ids)
 ORDER BY h.name, d.uuid
 """)
 
 
-def overview(connection: Connection, *, silent_after: float) -> Sequence[dict[str, Any]]:
-    """Every device with its host, its liveness and its current batch."""
-    return [dict(row) for row in connection.execute(_LIST, {"silent_after": silent_after}).mappings()]
+def overview(
+    connection: Connection, *, silent_after: float, ids: Sequence[int] | None = None
+) -> Sequence[dict[str, Any]]:
+    """Devices, all without `ids`, with their hosts, their liveness and their current batches."""
+    parameters = {"silent_after": silent_after, "ids": None if ids is None else list(ids)}
+    return [dict(row) for row in connection.execute(_LIST, parameters).mappings()]
 
 
 _NEWEST = text("""
@@ -247,12 +251,13 @@ FROM devices d CROSS JOIN LATERAL (
     SELECT sm_clock_mhz, temperature_c, power_limit_w, power_limited, measured_at FROM measurements
     WHERE device_id = d.id ORDER BY id DESC LIMIT 1
 ) r
+WHERE d.id = ANY(:ids)
 """)
 
 
-def newest_rows(connection: Connection) -> dict[int, dict[str, Any]]:
+def newest_rows(connection: Connection, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Clock, temperature and power limit, and whether it held the GEMM, in the newest row of each device that has one, sentinels included."""
-    return {row.pop("device_id"): row for row in map(dict, connection.execute(_NEWEST).mappings())}
+    return {row.pop("device_id"): row for row in map(dict, connection.execute(_NEWEST, {"ids": list(ids)}).mappings())}
 
 
 _IDENTITY = "SELECT uuid, type, name, backend, traits, facts FROM devices"

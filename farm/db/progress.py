@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -316,7 +316,7 @@ class DeviceNow:
         return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
 
 
-_DEVICES = text(f"""
+_EVERY_DEVICE = f"""
 SELECT d.id AS device_id, d.uuid, d.type, h.name AS host, d.state, d.state_reason AS reason, b.batch_id,
     CASE
         WHEN starts_with(d.uuid, '{IMPORTED_PREFIX}') THEN 'imported'
@@ -337,8 +337,9 @@ LEFT JOIN worker_versions v ON v.id = d.worker_version_id
 LEFT JOIN (
     SELECT device_id, max(id) AS batch_id FROM batches WHERE NOT folded AND state = 'leased' GROUP BY device_id
 ) b ON b.device_id = d.id
-ORDER BY h.name, d.uuid
-""")
+"""
+
+_DEVICES = text(f"{_EVERY_DEVICE} ORDER BY host, uuid")
 
 
 def devices(connection: Connection, *, silent_after: float) -> list[DeviceNow]:
@@ -349,17 +350,44 @@ def devices(connection: Connection, *, silent_after: float) -> list[DeviceNow]:
     ]
 
 
+_TALLIES = text(f"""
+SELECT state, presence, batch_id IS NOT NULL AS busy, count(*) AS devices
+FROM ({_EVERY_DEVICE}) known GROUP BY state, presence, busy
+""")
+
+
+class DeviceTally(NamedTuple):
+    """How many devices are in the same state."""
+
+    state: DeviceState
+    presence: Presence
+    busy: bool
+    devices: int
+
+    @property
+    def takes_work(self) -> bool:
+        return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
+
+
+def device_tallies(connection: Connection, *, silent_after: float) -> list[DeviceTally]:
+    """Every device that was ever announced, counted by state."""
+    rows = connection.execute(_TALLIES, {"silent_after": silent_after})
+    return [DeviceTally(DeviceState(row.state), Presence(row.presence), row.busy, row.devices) for row in rows]
+
+
 _ERRORS = text("""
 SELECT device_id, kind, count(*) AS failures FROM failures
-WHERE device_id = ANY(ARRAY(SELECT id FROM devices))
+WHERE device_id = ANY(:ids)
     AND at > statement_timestamp() - make_interval(secs => :window)
 GROUP BY device_id, kind ORDER BY device_id, kind
 """)
 
 
-def device_errors(connection: Connection, *, window_seconds: float = 3600.0) -> dict[int, dict[str, int]]:
-    """Number of recently failed attempts on each device, by kind. Devices without any are left out."""
+def device_errors(
+    connection: Connection, ids: Sequence[int], *, window_seconds: float = 3600.0
+) -> dict[int, dict[str, int]]:
+    """Number of recently failed attempts on each of the devices, by kind. Devices without any are left out."""
     found: dict[int, dict[str, int]] = {}
-    for row in connection.execute(_ERRORS, {"window": window_seconds}):
+    for row in connection.execute(_ERRORS, {"ids": list(ids), "window": window_seconds}):
         found.setdefault(row.device_id, {})[row.kind] = row.failures
     return found

@@ -6,7 +6,7 @@ import json
 import math
 
 from pydantic import TypeAdapter
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from farm.api import OPERATIONS, PREFIX, campaigns, results
 from farm.api.access import Access
@@ -81,6 +81,30 @@ def test_rows_come_in_pages(api: Asking) -> None:
         seen += page["rows"]
         after = page["next"]
     assert seen == everything["rows"]
+
+
+def test_devices_come_in_pages_and_are_counted(api: Asking, engine: Engine) -> None:
+    everything = api.get(f"{PREFIX}/devices").json()
+    assert len(everything) > 2
+    for at in range(len(everything) + 1):
+        page = api.get(f"{PREFIX}/devices", params={"limit": 1, "offset": at}).json()
+        assert [one["uuid"] for one in page] == [one["uuid"] for one in everything[at : at + 1]]
+    for state in ("drained", "quarantined", "probation"):
+        with engine.begin() as connection:
+            changed = "UPDATE devices SET state = :state WHERE id = :id"
+            connection.execute(text(changed), {"state": state, "id": everything[0]["device_id"]})
+        listed = api.get(f"{PREFIX}/devices").json()
+        counted = api.get(f"{PREFIX}/devices/counts").json()
+        workers = [one for one in listed if one["presence"] != "imported"]
+        active = [one for one in workers if (one["state"], one["presence"]) == ("active", "live")]
+        assert counted == {
+            "announced": len(workers),
+            "busy": sum(one["batch_id"] is not None for one in active),
+            "idle": sum(one["batch_id"] is None for one in active),
+            **{name: sum(one["presence"] == name for one in workers) for name in ("live", "silent")},
+            **{name: sum(one["state"] == name for one in workers) for name in ("probation", "drained", "quarantined")},
+        }
+        assert counted[state] == 1
 
 
 def test_campaigns_come_in_pages(api: Asking) -> None:

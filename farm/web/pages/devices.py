@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from starlette.datastructures import FormData
 
@@ -24,20 +25,26 @@ _ACTIONS = {
 }
 
 
+PAGE = 500
+
+
 @router.get("/devices", name="devices")
-def list_(visit: Visiting) -> Response:
-    form = Form(devices.list_, visit.request.query_params)
-    found = visit.ask(devices.list_, **form.arguments(devices.list_))
+def list_(visit: Visiting, page: Annotated[int, Query(ge=1, le=devices.MAX_OFFSET // PAGE)] = 1) -> Response:
+    form = Form(devices.list_, visit.request.query_params, fields=("host", "type"))
+    found = visit.ask(devices.list_, **form.arguments(devices.list_, limit=PAGE + 1, offset=PAGE * (page - 1)))
+    shown = found[:PAGE]
     # What was measured elsewhere has no worker to look after.
-    found.sort(key=lambda device: (device.presence is Presence.IMPORTED, device.host))
-    by_host = {name: list(those) for name, those in groupby(found, key=lambda device: device.host)}
+    shown.sort(key=lambda device: (device.presence is Presence.IMPORTED, device.host))
+    by_host = {name: list(those) for name, those in groupby(shown, key=lambda device: device.host)}
     return visit.show(
         "devices.html",
         hosts=by_host,
         asked=form.values,
         change=Form(devices.drain, FormData(), fields=("reason",)),
         counted=visit.ask(devices.counts),
-        here=linked("/devices", form.values),
+        first=linked("/devices", form.values) if page > 1 else None,
+        following=linked("/devices", {**form.values, "page": page + 1}) if len(found) > PAGE else None,
+        here=linked("/devices", {**form.values, "page": page if page > 1 else None}),
         import_page=import_page,
     )
 

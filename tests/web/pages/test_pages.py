@@ -35,6 +35,7 @@ from farm.scale import SCALES_OF_BOTH
 from farm.services import ServiceUrls
 from farm.services.session import Session
 from farm.web.app import make_app
+from farm.web.pages import devices as device_pages
 from farm.web.pages import models, results
 from farm.web.security import Policy
 from support import learning_curves as curves
@@ -392,6 +393,30 @@ def _restored(client: httpx.Client, deleted: str) -> str:
     form = re.search(r'name="kind" value="(\w+)"><button name="name" value="([^"]+)"', deleted)
     assert form is not None
     return client.post("/deleted/restore", data={"kind": form[1], "name": form[2]}).text
+
+
+def test_devices_come_page_by_page_with_imported_ones_last(
+    browser_like: httpx.Client, engine: Engine, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported(engine, content="3fa94c0e11d2ab47", file="elsewhere.parquet", rows=3)
+    with engine.begin() as connection:
+        devices.register(connection, host="there", host_facts={}, device=card(1))
+    at_once = re.findall(r'<tr id="(d\d+)"', browser_like.get("/devices").text)
+    assert len(at_once) == 3
+    monkeypatch.setattr(device_pages, "PAGE", 1)
+    pages, link = [], "/devices"
+    while link:
+        pages.append(browser_like.get(link).text)
+        (link,) = (
+            map(unescape, re.findall(r'href="([^"]+)" rel="next"', pages[-1])) if "Next page" in pages[-1] else ("",)
+        )
+    assert [re.findall(r'<tr id="(d\d+)"', page) for page in pages] == [[one] for one in at_once]
+    assert "GPU-elsewhere" in pages[-1]
+    assert 'hx-get="/devices?page=2"' in pages[1], "a refresh keeps the page"
+    assert 'href="/devices"' in pages[1], "the first page"
+    beyond = browser_like.get("/devices?page=99").text
+    assert "No devices match" in beyond
+    assert browser_like.get("/devices?page=0").status_code == 422
 
 
 def test_devices_are_taken_out_of_work_with_a_reason_and_back(browser_like: httpx.Client, filled: int) -> None:
