@@ -92,8 +92,9 @@ def serve(
     except OSError as error:  # ssl.SSLError is one
         processes.close()
         raise ServingRefused(detail=f"{certificate} and {key} cannot be used for HTTPS: {first_line(error)}.") from None
-    ready()
-    with closing(processes), suppress(KeyboardInterrupt):  # uvicorn raises the signal again that ended it
+    # uvicorn raises the signal again that ended it; before it handles signals, they end it as well.
+    with closing(processes), suppress(KeyboardInterrupt):
+        ready()
         server = _Server(config, app.state.events)
         try:
             server.run([listener])

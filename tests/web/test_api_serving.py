@@ -13,10 +13,12 @@ import pytest
 from sqlalchemy import Engine, make_url
 
 from farm.api import PREFIX
+from farm.api.access import Access
 from farm.db import tokens
 from farm.db.states import Role
 from farm.errors import AddressUnusable, ServingRefused
-from farm.web.serving import listening, require_safe
+from farm.web.security import Policy
+from farm.web.serving import listening, require_safe, serve
 from support.certificates import certificate
 from support.commands import farm_here, farm_in, refused
 from support.serving_process import serving
@@ -82,6 +84,17 @@ def test_a_request_in_hand_is_answered_before_it_is_terminated(
             assert slow.recv(10_000).startswith(b"HTTP/1.1 404 ")  # there is no such device, says the farm
         assert served.stop() == 0
     assert "Traceback" not in served.said
+
+
+def test_a_signal_before_the_first_request_ends_it_in_order_too(api_access: Access) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt  # as `farm` makes of SIGTERM until the server handles it
+
+    with listening("127.0.0.1", 0) as listener:
+        try:
+            serve(api_access, listener, policy=Policy(tokens=False), ready=interrupted)
+        except KeyboardInterrupt:
+            pytest.fail("the program would say that it was interrupted")
 
 
 def test_what_would_let_others_in_without_a_token_is_refused(database_url: str, tmp_path: Path) -> None:
