@@ -52,7 +52,7 @@ $(STAMP): pyproject.toml requirements/all.txt requirements/tools.txt $(LOCKS)
 	if [ -n "$$certs" ] && [ -z "$${SSL_CERT_FILE:-}" ]; then
 	  export SSL_CERT_FILE="$${certs%%$$'\n'*}"
 	fi
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements/tools.txt $(LOCKS)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/tools.txt $(LOCKS)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.ready*
 	echo '$(EXTRA)' > $(VENV)/.extra
@@ -97,7 +97,7 @@ lint: $(STAMP)
 
 # The packages of the site come on top of the environment, in the same versions where it has them already.
 $(VENV)/.docs: $(STAMP) requirements/docs.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/docs.txt
 	touch $@
 
 # Material warns about MkDocs 2, which requirements/docs.txt does not install.

@@ -70,7 +70,9 @@ def test_a_log_takes_a_bounded_place(tmp_path: Path) -> None:
 
 def test_a_program_that_prints_without_a_pause_ends_when_it_is_told_to(tmp_path: Path) -> None:
     log = tmp_path / "workers.log"
-    process = start_guarded(["/usr/bin/yes"], environment=dict(os.environ), grace_s=60.0, log=log, max_log_bytes=LIMIT)
+    process = start_guarded(
+        ["/usr/bin/yes", "x" * 1000], environment=dict(os.environ), grace_s=60.0, log=log, max_log_bytes=LIMIT
+    )
     assert process.stdin is not None
     eventually(lambda: len(parts(log)) > 1)
     process.terminate()
