@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from farm.api import campaigns, comparing, deletions, devices, imports, models, plans
 from farm.api.campaigns import ListedCampaign, Planned
@@ -33,6 +34,9 @@ from farm.client.submissions import (
 from farm.client.table import Table
 from farm.language_models.steps import Parallelism
 from farm.protocols import Time
+
+if TYPE_CHECKING:
+    from farm.client.pulling import Pulled
 
 MAX_NAME_OF_FILE = 500
 """Characters of the name that an import keeps."""
@@ -333,6 +337,32 @@ class Client:
             device=device,
             dry_run=dry_run,
         )
+
+    def pull(
+        self, url: str, *, token: str | None = None, name: str | None = None, since: str | datetime | None = None
+    ) -> Pulled:
+        """Imports the finished campaigns of another farm over its HTTP API. Again, it imports only what is new.
+
+        Args:
+            url: The `farm serve` of the other farm.
+            token: A token of that farm with the role read. None: that of FARM_PULL_TOKEN.
+            name: The name of the other farm here. None: the host and port of the URL. Give the same one each time.
+            since: Only campaigns that ended from then on, as `farm pull` takes it. In UTC unless it names another zone.
+
+        Returns:
+            The campaigns with new rows. `error` of a campaign says why not all of its rows were stored.
+
+        Raises:
+            BadInput: The name is wrong.
+            BadMoment: `since` is no time.
+            BadServiceUrl: The URL is wrong.
+            OtherFarmUnreachable: The other farm does not answer.
+            OtherFarmRefused: The other farm wants another token.
+            OtherApi: What answers is no farm of this version.
+        """
+        from farm.client.pulling import pull
+
+        return self._requests.with_farm(lambda farm: pull(url, farm, token=token, name=name, since=since))
 
     def delete(self, name: str, *, kind: str = "campaign", cancel: bool = False, dry_run: bool = False) -> Deletion:
         """Deletes a campaign, an import or a model, with everything that depends on it.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -49,6 +49,8 @@ from farm.errors import (
 from farm.exporters.parquet_rows import ParquetRows
 from farm.importers.formats import Format
 from farm.importers.landing import Outcome, check_name
+from farm.settings import settings
+from farm.time_parsing import moment
 
 PART_ROWS = 100_000
 """Rows of a campaign that are in memory at a time."""
@@ -237,6 +239,17 @@ class Pull:
                 detail=f"The same rows of {campaign.name} on {kind} are here as another import, {stored.device_uuids[0]}. "
                 "Delete that import, or pull under the name that it was pulled under (--name)."
             )
+
+
+def pull(url: str, here: Farm, *, token: str | None, name: str | None, since: str | datetime | None) -> Pulled:
+    """Brings the finished campaigns of the farm at `url` into `here`. `Client.pull` has the arguments and the errors."""
+    earliest = None if since is None else moment(str(since))
+    if token is None and (known := settings().pull_token) is not None:
+        token = known.get_secret_value()
+    with closing(other_farm(url, token)) as other:
+        work = Pull(other, here, name_of(url, name))
+        work.run(work.campaigns(earliest), lambda _number, _name: None)
+        return work.done
 
 
 def _listed(of: Farm, states: list[CampaignState] | None) -> list[ListedCampaign]:

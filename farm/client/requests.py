@@ -61,6 +61,11 @@ class Requests:
         with self.usable():
             return results.all_rows(self._farm, most, **arguments)
 
+    def with_farm(self, work: Callable[[Farm], R]) -> R:
+        """What takes several operations, here and elsewhere."""
+        with self.usable():
+            return work(self._farm)
+
     @contextmanager
     def usable(self) -> Iterator[None]:
         """Refuses a closed client, and makes errors of the database those of the farm."""

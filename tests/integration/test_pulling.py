@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from sqlalchemy import Engine, text
 from farm.api import imports
 from farm.campaign import Campaign, plan
 from farm.client import pulling
+from farm.client.client import Client
 from farm.db import campaigns, devices, tokens
 from farm.db.engine import make_engine
 from farm.db.states import Role
+from farm.errors import BadMoment, OtherFarmRefused
 from farm.services import ServiceUrls
+from farm.settings import settings
 from support.commands import Command, farm_here, refused
 from support.databases import database
 from support.samples import card, cpu, document, landed, row
@@ -153,6 +157,27 @@ def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imp
     with here.engine.connect() as connection:
         assert len(read_training_table(connection, CARD, any_source=True)) == 18
         assert campaigns.counts(connection, own)["done"] == 0  # nothing of it is counted as measured here
+
+
+def test_the_python_api_pulls_too(here: Measured, there: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.measure("both", CPU, CARD)
+    with there.engine.begin() as connection:
+        token = tokens.create(connection, "a", Role.READ, by="test")
+    with served(there.engine, tokens=True) as url, closing(Client(_direct(here))) as client:
+        pulled = client.pull(url, token=token, name="b", since="1d")
+        assert [(one.campaign, one.rows, one.error) for one in pulled.campaigns] == [("both", 12, None)]
+        assert client.pull(url, token=token, name="b").unchanged == 1
+        later = datetime.now(UTC) + timedelta(days=1)
+        assert client.pull(url, token=token, name="b", since=later).unchanged == 0
+        with pytest.raises(OtherFarmRefused, match="FARM_PULL_TOKEN"):
+            client.pull(url, name="b")
+        with pytest.raises(BadMoment, match="yesterday"):
+            client.pull(url, token=token, name="b", since="yesterday")
+        monkeypatch.setenv("FARM_PULL_TOKEN", token)
+        settings.cache_clear()
+        assert client.pull(url, name="b").unchanged == 1
+    settings.cache_clear()
+    assert len(here.rows(source="imported")) == 12
 
 
 def test_rows_are_passed_on_by_the_farm_that_measured_them_alone(here: Measured, there: Measured) -> None:
