@@ -21,12 +21,13 @@ from joserfc.jwk import ECKey, OctKey
 from sqlalchemy import Engine, text
 
 from farm.api import PREFIX
-from farm.db import tokens, web_sessions
+from farm.db import devices, tokens, web_sessions
 from farm.db.states import Role
 from farm.web.oidc import http as provider_http
 from farm.web.oidc import provider as provider_module
 from farm.web.security import Policy
 from support.openid import CLIENT_ID, SECRET, FakeProvider, browser, configuration, fake_provider, new_key, public
+from support.samples import cpu, document
 from support.serving import served
 
 ABOUT = f"{PREFIX}/about"
@@ -351,6 +352,31 @@ def test_a_session_may_what_its_groups_gave_until_it_ends(engine: Engine, provid
         with engine.begin() as connection:
             assert web_sessions.revoke_named(connection, "oidc:ann") == 1
         assert who(client) is None
+
+
+def test_a_campaign_belongs_to_the_person_who_submits_it(engine: Engine, farm_url: str, provider: FakeProvider) -> None:
+    with engine.begin() as connection:
+        devices.register(connection, host="here", host_facts={}, device=cpu())
+    same = {"headers": {"Sec-Fetch-Site": "same-origin"}}
+    cancel = f"{PREFIX}/campaigns/mine/cancel"
+    with browser(farm_url) as client:
+        signed_in(client, provider)
+        campaign = document(name="mine", owner="ann")
+        submit = partial(client.post, "/submit", follow_redirects=False, **same)
+        assert submit(data={"text": json.dumps(campaign), "to": "submit"}).status_code == 403, (
+            "a token may have that name"
+        )
+        del campaign["owner"]
+        done = submit(data={"text": json.dumps(campaign), "to": "submit"})
+        assert done.status_code == 303, done.text
+        assert client.get(f"{PREFIX}/campaigns/mine").json()["owner"] == "oidc:ann"
+    provider.claims = {**provider.claims, "sub": "somebody-else", "preferred_username": "bob"}
+    with browser(farm_url) as other:
+        signed_in(other, provider)
+        assert other.post(cancel, **same).status_code == 403
+    with engine.connect() as connection:
+        listed = connection.execute(text("SELECT owner, state FROM campaigns")).all()
+    assert listed == [("oidc:ann", "active")]
 
 
 def test_a_browser_that_knows_the_farm_by_another_name_moves_once(engine: Engine, provider: FakeProvider) -> None:
