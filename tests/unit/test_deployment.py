@@ -272,8 +272,12 @@ def test_the_table_of_sizes_follows_from_what_was_measured() -> None:
     assert f"coordinator: {many['coordinator_cpu_pct']:.0f}% of a core" in text
     million = re.findall(r"^\| 1,000,000 \|(.*)\|$", (results / "million_jobs.md").read_text(), flags=re.MULTILINE)
     submit, *_, status = (float(cell) for cell in million[0].split("|"))
-    bytes_of_job = sum(int(cell) for cell in million[-1].split("|"))
-    assert f"submission: {submit:.0f} s; `farm status`: {status:.1f} s; database: {bytes_of_job / 1000:.2f} GB" in text
+    gigabytes = sum(int(cell) for cell in million[-1].split("|")) / 1000
+    assert f"submission: {submit:.0f} s; `farm status`: {status:.1f} s; database: {gigabytes:.2f} GB" in text
+    ten_million = json.loads((results / "ten_million_rows.json").read_text())["sizes"]["10000000"]["database_gb"]
+    assert f"database: {ten_million:.1f} GB" in text
+    bytes_of_job = ten_million * 100
+    assert f"growth is {bytes_of_job:,.0f} bytes for each job" in text
     for devices in (10, 100, 1000):
         jobs = thousand["jobs_per_second"] / 1000 * devices * 86_400
         row = re.findall(
