@@ -1,6 +1,7 @@
 """Does a plan of a language model say what a chain of its GEMMs takes, in time and energy?
 
     python -m benchmarks.plan [--tokens 1 32 128 512 2048 8192] [--seconds 1.5] [--tables gemm_perf.parquet]     on a card
+    python -m benchmarks.plan --unseen      other models and tokens
 
 For each model and number of tokens, the GEMMs of a step (without those of routed experts) run as one CUDA graph: each layer with
 weights of its own, up to `SETS` of them, so that no weight is in the cache. The chain is loaded until its clocks have settled. Then its
@@ -80,10 +81,18 @@ MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama-3.1-8b in FP8": ("llama-3.1-8b", {"types": FP8}),
 }
 
+UNSEEN_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "qwen3-1.7b": ("qwen3-1.7b", {}),
+    "gpt-oss-20b, dense part": ("gpt-oss-20b", {}),
+    "mimo-7b in FP8": ("mimo-7b-base", {"types": FP8}),
+}
+UNSEEN_TOKENS = (24, 96, 160, 320, 640, 1280)
+"""`--unseen`: models and tokens by which no constant of `farm/model_plans/step_plans.py` was chosen."""
+
 
 def gemms_of(model: str, tokens: int) -> list[LayerGemm]:
     """The GEMMs of a step, without groups."""
-    name, changes = MODELS[model]
+    name, changes = {**MODELS, **UNSEEN_MODELS}[model]
     step = Step(tokens, min(tokens, MAX_SEQUENCES), **changes)
     return [gemm for gemm in layer_gemms(built_in(name), step) if gemm.problem.groups is None]
 
@@ -170,6 +179,7 @@ def measured_row(configuration: Configuration, row: Measurement) -> FastestKerne
     return FastestKernel(
         configuration=configuration, ms=ms, ms_min=ms, ms_max=ms, rse=row.runtime_settled_rse or row.runtime_rse,
         mj=mj, mj_min=mj, mj_max=mj, power_rse=row.power_rse, rows=1,
+        limit_w=row.power_limit_w, power_limited=row.power_limited,
     )  # fmt: skip
 
 
@@ -297,11 +307,14 @@ PLANS = ("rows", "champion", "tables")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *UNSEEN_MODELS])
+    parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--unseen", action="store_true", help="other models and tokens; writes plan_unseen")
     parser.add_argument("--seconds", type=float, default=1.5, help="of the settled chain")
     parser.add_argument("--tables", type=Path, help="gemm_perf.parquet of AIConfigurator, of this card")
     asked = parser.parse_args()
+    asked.models = asked.models or list(UNSEEN_MODELS if asked.unseen else MODELS)
+    asked.tokens = asked.tokens or list(UNSEEN_TOKENS if asked.unseen else TOKENS)
     tables = None if asked.tables is None else Tables(asked.tables)
     began = time.perf_counter()
     chains: list[dict[str, Any]] = []
@@ -345,7 +358,7 @@ def main() -> None:
         "tables": None if asked.tables is None else asked.tables.name,
         "chains_measured": chains,
     }
-    write("plan", found, table, repetitions=1)
+    write("plan_unseen" if asked.unseen else "plan", found, table, repetitions=1)
 
 
 def _signed(value: float | None) -> str:

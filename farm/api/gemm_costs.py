@@ -64,7 +64,8 @@ class CardCosts:
             name=gemm.name, problem=_text_of(gemm.problem), m=gemm.problem.shape.m, count=gemm.count,
             configuration=row.configuration.canonical,
             ms=Estimate(value=row.ms, low=row.ms_min, high=row.ms_max, noise=row.rse * row.ms),
-            mj=mj, measured=True, energy_measured=energy_measured, rows=row.rows,
+            mj=mj, measured=True, energy_measured=energy_measured, rows=row.rows, limit_w=row.limit_w,
+            power_limited=row.power_limited,
         )  # fmt: skip
 
     def _of_prediction(self, gemm: LayerGemm, prediction: Prediction) -> GemmEstimate:

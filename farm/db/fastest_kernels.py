@@ -44,7 +44,8 @@ def _statement(time: Time) -> str:
 SELECT DISTINCT ON (k.number, k.device_type) k.* FROM (
     SELECT w.number, d.type AS device_type, c.family, c.parameters, count(*) AS rows,
         {median(ms)} AS ms, min({ms}) AS ms_min, max({ms}) AS ms_max, max({of_rse}) AS rse,
-        {median(mj)} AS mj, min({mj}) AS mj_min, max({mj}) AS mj_max, max(r.power_rse) AS power_rse
+        {median(mj)} AS mj, min({mj}) AS mj_min, max({mj}) AS mj_max, max(r.power_rse) AS power_rse, min(r.power_limit_w) AS limit_w,
+        bool_or(r.power_limited) AS power_limited
     FROM jsonb_to_recordset(CAST(:problems AS jsonb)) AS w(
         number int, m bigint, n bigint, k bigint, ab text, cd text, acc text, layout text, alpha float8, beta float8,
         batch bigint, scale text, fused text, groups text, sparsity text

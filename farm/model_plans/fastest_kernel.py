@@ -21,6 +21,8 @@ class FastestKernel:
         mj_max: The largest energy of its rows.
         power_rse: The largest relative standard error of the power among its rows.
         rows: Its rows.
+        limit_w: The least power limit among its rows. None where no row has one.
+        power_limited: Whether the power limit lowered clocks in a row. None: not known.
     """
 
     configuration: Configuration
@@ -33,3 +35,5 @@ class FastestKernel:
     mj_max: float | None
     power_rse: float | None
     rows: int
+    limit_w: float | None
+    power_limited: bool | None

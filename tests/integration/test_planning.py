@@ -77,7 +77,8 @@ def test_the_fastest_measured_kernel_counts_and_predictions_fill_the_rest(
     def taken(one: Configuration) -> Any:
         rank = dict(one.kernel.parameters)["algorithm"]
         changes = {7: {"clock_policy": "locked:1980"}, 9: {"distribution": "zeros"}}.get(rank, {})
-        return row(times[rank], runtime_burst_ms=times[rank] / 2, power_w=600.0, **changes)
+        limit = {"power_limit_w": 700.0, "power_limited": True}
+        return row(times[rank], runtime_burst_ms=times[rank] / 2, power_w=600.0, **limit, **changes)
 
     put(H200, taken, configurations=configurations(*lines))
     found = planned()
@@ -88,6 +89,7 @@ def test_the_fastest_measured_kernel_counts_and_predictions_fill_the_rest(
     assert qkv.mj is not None
     assert qkv.mj.value == pytest.approx(600 * 0.5)
     assert qkv.energy_measured is True
+    assert (qkv.limit_w, qkv.power_limited, head.limit_w) == (700.0, True, None)
     assert head.energy_measured is False
     assert one.gemm_ms.value == pytest.approx(32 * 0.5 + head.ms.value)
     assert one.measured_pct == pytest.approx(100 * 16 / one.gemm_ms.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import sqrt
 
 import pytest
@@ -46,6 +47,24 @@ def test_noise_adds_in_squares_and_bounds_add_as_they_are() -> None:
     predicted = Estimate(value=10, low=9, high=12)
     assert total([(predicted, 3), (predicted, 4)]) == Amount(value=70, low=63, high=84)
     assert total([(noisy, 1), (Estimate(value=1), 1)]) == Amount(value=11)  # one part without bounds
+
+
+def joules_of(*gemms: GemmEstimate) -> float:
+    found = step_plan("nvidia-h200", 512, gemms).joules
+    assert found is not None
+    return found.value
+
+
+def test_gemms_that_the_power_limit_slows_draw_what_others_leave_of_it() -> None:
+    """700 W for 1 ms, and 200 W for as long: 700 W for 2 ms would be 1.4 J."""
+    held = gemm(count=1, mj=Estimate(value=700.0), limit_w=700.0, power_limited=True)
+    low = partial(gemm, "router", count=1, limit_w=700.0, power_limited=False)
+    assert joules_of(held, low(mj=Estimate(value=200.0))) == pytest.approx(0.9 + 0.12 * 0.7)
+    assert joules_of(held, low(mj=Estimate(value=680.0))) == pytest.approx(1.4), "no more than the limit"
+    assert joules_of(held) == pytest.approx(0.7)
+    assert joules_of(low(mj=Estimate(value=690.0)), low(mj=Estimate(value=200.0))) == pytest.approx(0.89)
+    unknown = gemm(count=1, mj=Estimate(value=700.0), power_limited=True)
+    assert joules_of(unknown, gemm(count=1, mj=Estimate(value=200.0))) == pytest.approx(0.9)
 
 
 def test_a_step_is_the_sum_of_its_gemms_and_what_is_given_besides() -> None:
@@ -98,7 +117,7 @@ def planned(device_type: str, tokens: int, ms: float, price: float | None = None
 def test_the_cheapest_is_of_those_whose_upper_bound_meets_the_latency() -> None:
     slow, fast = planned("nvidia-a100", 64, 10, price=1), planned("nvidia-h200", 64, 4, price=3)
     assert cheapest([slow, fast]) is slow
-    assert cheapest([slow, fast], max_ms=10.2) is slow
+    assert cheapest([slow, fast], max_ms=10.6) is slow
     assert cheapest([slow, fast], max_ms=10.0) is fast  # its bound is above 10 ms
     assert cheapest([slow, fast], max_ms=3) is None
     assert cheapest([planned("x", 8, 5), planned("y", 8, 4)]) == planned("y", 8, 4)  # without prices, by energy
