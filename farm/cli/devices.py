@@ -59,7 +59,7 @@ def list_(
     shown = [d for d in known if all_ or d.presence is not Presence.IMPORTED]
     if shown:
         _print(shown)
-    elif query:
+    elif any(query.values()):
         console.print("No device matches.")
     else:
         console.print("No device has been announced yet. Start a worker: farm-worker, or everything here: farm up")
