@@ -176,7 +176,7 @@ def test_a_campaign_that_blows_up_is_refused(api: Asking) -> None:
     )
     for written in (
         aliases,
-        "[" * 20_000,
+        "[" * 100_000,
         "a: " * 5000,
         "name: x\ntargets: !!python/object/apply:os.system [ls]",
         "\0",
