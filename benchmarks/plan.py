@@ -87,7 +87,8 @@ UNSEEN_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "mimo-7b in FP8": ("mimo-7b-base", {"types": FP8}),
 }
 UNSEEN_TOKENS = (24, 96, 160, 320, 640, 1280)
-"""`--unseen`: models and tokens by which no constant of `farm/model_plans/step_plans.py` was chosen."""
+"""`--unseen`: models and tokens that nothing of a plan was chosen by when `plan_unseen` was measured. The margins of
+`farm/model_plans/step_plans.py` cover its errors since then."""
 
 
 def gemms_of(model: str, tokens: int) -> list[LayerGemm]:
