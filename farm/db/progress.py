@@ -281,6 +281,10 @@ class Presence(StrEnum):
     IMPORTED = "imported"  # it was measured elsewhere and has no worker
 
 
+def _takes_work(state: DeviceState, presence: Presence) -> bool:
+    return state is DeviceState.ACTIVE and presence is Presence.LIVE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNow:
     """A device with its liveness and state. Ages are in seconds by Postgres's clock."""
@@ -313,7 +317,7 @@ class DeviceNow:
 
     @property
     def takes_work(self) -> bool:
-        return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
+        return _takes_work(self.state, self.presence)
 
 
 _EVERY_DEVICE = f"""
@@ -366,7 +370,7 @@ class DeviceTally(NamedTuple):
 
     @property
     def takes_work(self) -> bool:
-        return self.state is DeviceState.ACTIVE and self.presence is Presence.LIVE
+        return _takes_work(self.state, self.presence)
 
 
 def device_tallies(connection: Connection, *, silent_after: float) -> list[DeviceTally]:
