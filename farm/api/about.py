@@ -5,8 +5,8 @@ from __future__ import annotations
 import farm
 from farm.api.access import Access
 from farm.api.operation import Document, operation
-from farm.db import campaigns, progress
-from farm.db.progress import Presence
+from farm.db import campaigns, liveness
+from farm.db.liveness import Presence
 from farm.db.states import CampaignState
 
 
@@ -23,7 +23,7 @@ class About(Document):
 def show(access: Access) -> About:
     """The version of the farm that answers, whom it takes the caller for, and what is going on."""
     with access.connect() as connection:
-        devices = progress.devices(connection, silent_after=access.silent_after)
+        devices = liveness.devices(connection, silent_after=access.silent_after)
         return About(
             version=farm.__version__,
             who=access.who,

@@ -18,11 +18,22 @@ from farm.api.submitting import record_submission, store
 from farm.broker.queues import TRAIN_QUEUE
 from farm.campaign.figures import PlanSummary
 from farm.coordinator.estimates import Estimate, Stuck, estimates, read_farm_state
-from farm.db import campaigns, devices, duty, fair_shares, jobs, kernels, leadership, learning, sentinels
-from farm.db import progress as now
+from farm.db import (
+    campaigns,
+    devices,
+    duty,
+    fair_shares,
+    jobs,
+    kernels,
+    leadership,
+    learning,
+    open_jobs,
+    sentinels,
+)
 from farm.db.campaign_verdict import CampaignVerdict, state_text, verdict
 from farm.db.engine import take_time
 from farm.db.kernels import AwaitedKernels
+from farm.db.liveness import Presence
 from farm.db.states import CampaignState, JobState, Role
 from farm.errors import BadInput, CampaignCancelled, NotYourCampaign, OwnerNotYours
 from farm.fusion import Fusion
@@ -470,7 +481,7 @@ def show(access: Access, campaign: Name) -> CampaignNow:
             "coordinated": farm.coordinated,
             "coordinator": leader_of(connection),
             "targets": [group for group in farm.groups if group.campaign_id == campaign_id],
-            "running": now.running(connection, campaign_id, silent_after=access.silent_after),
+            "running": open_jobs.running(connection, campaign_id, silent_after=access.silent_after),
             "duty": duty.of_campaign(connection, campaign_id),
             "kernels_awaited": kernels.awaited(connection, campaign_id, silent_after=access.silent_after),
             "drifting": [
@@ -499,7 +510,7 @@ def progress(access: Access, campaign: Name) -> Progress:
             **_ahead(counts, ahead),
             "counts": counts,
             "kernels_awaited": kernels.awaited(connection, campaign_id, silent_after=access.silent_after),
-            "devices_live": sum(device.presence is now.Presence.LIVE for device in farm.devices),
+            "devices_live": sum(device.presence is Presence.LIVE for device in farm.devices),
             "learned": next(reversed(learning.curve(connection, campaign_id)), None),
         })  # fmt: skip
 
@@ -509,7 +520,7 @@ def in_hand(access: Access, campaign: Name) -> HeldBatches:
     """The batches of a campaign that workers hold, for example after it was cancelled or paused."""
     with access.connect() as connection:
         found = campaigns.find(connection, campaign)
-        running = now.running(connection, found["id"], silent_after=access.silent_after)
+        running = open_jobs.running(connection, found["id"], silent_after=access.silent_after)
         return HeldBatches(
             campaign=found["name"],
             state=found["state"],

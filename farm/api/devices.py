@@ -11,8 +11,8 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.operation import Cli, Document, operation
 from farm.coordinator.estimates import condition, presence_text, skew_text
-from farm.db import device_sessions, devices, duty, progress
-from farm.db.progress import DeviceNow, DeviceTally, Presence
+from farm.db import device_sessions, devices, duty, liveness
+from farm.db.liveness import DeviceNow, DeviceTally, Presence
 from farm.db.states import DeviceState, FailureKind, Role
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from farm.formatting import some_of
@@ -167,7 +167,7 @@ def list_(
     with access.connect() as connection:
         known = [
             d
-            for d in progress.devices(connection, silent_after=access.silent_after)
+            for d in liveness.devices(connection, silent_after=access.silent_after)
             if host in (None, d.host) and type in (None, d.type)
         ]
         known.sort(key=lambda d: (d.presence is not Presence.SILENT, d.presence is Presence.IMPORTED))
@@ -176,7 +176,7 @@ def list_(
         rows = {
             row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after, ids=ids)
         }
-        errors = progress.device_errors(connection, ids)
+        errors = liveness.device_errors(connection, ids)
         duties = duty.recent(connection)
         newest = devices.newest_rows(connection, ids)
     return [
@@ -199,7 +199,7 @@ def list_(
 def counts(access: Access) -> Counted:
     """Count devices by state: busy, idle, silent, on probation, drained, quarantined."""
     with access.connect() as connection:
-        tallies = progress.device_tallies(connection, silent_after=access.silent_after)
+        tallies = liveness.device_tallies(connection, silent_after=access.silent_after)
 
     def number(counts: Callable[[DeviceTally], bool]) -> int:
         # Imported devices have no worker.
@@ -221,7 +221,7 @@ def counts(access: Access) -> Counted:
 def versions(access: Access) -> Versions:
     """Whether live workers run different versions of the farm, and which hosts run which."""
     with access.connect() as connection:
-        return Versions(skew=skew_text(progress.devices(connection, silent_after=access.silent_after)))
+        return Versions(skew=skew_text(liveness.devices(connection, silent_after=access.silent_after)))
 
 
 @operation("GET", "/devices/contended")
@@ -236,7 +236,7 @@ def contended(access: Access) -> list[ContendedDevice]:
 def excluded(access: Access) -> list[ExcludedDevice]:
     """Devices on probation or in quarantine, and why; those whose state changed last come first."""
     with access.connect() as connection:
-        known = progress.devices(connection, silent_after=access.silent_after)
+        known = liveness.devices(connection, silent_after=access.silent_after)
     out = [
         device
         for device in known
@@ -253,7 +253,7 @@ def excluded(access: Access) -> list[ExcludedDevice]:
 def names(access: Access) -> Names:
     """Types, hosts and UUIDs of devices."""
     with access.connect() as connection:
-        known = progress.devices(connection, silent_after=access.silent_after)
+        known = liveness.devices(connection, silent_after=access.silent_after)
     return Names(
         types=sorted({device.type for device in known}),
         hosts=sorted({device.host for device in known}),
@@ -284,7 +284,7 @@ def _set(
 ) -> list[DeviceSet]:
     """Sets the state of all chosen devices or, if one is unknown or ambiguous, of none."""
     with access.change(operation) as change:
-        chosen = select(progress.devices(change.connection, silent_after=access.silent_after), asked.which)
+        chosen = select(liveness.devices(change.connection, silent_after=access.silent_after), asked.which)
         done = [_set_one(change.connection, device, state, asked.reason, who=access.who) for device in chosen]
         for device, after in zip(chosen, done, strict=True):
             change.record(

@@ -15,9 +15,10 @@ from farm.api.access import Access
 from farm.api.campaigns import ConfigurationColumns, Counts, Name, steerable
 from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.api.submitting import check_quota
-from farm.db import batches, campaigns, jobs, progress
+from farm.db import batches, campaigns, jobs, liveness, open_jobs
 from farm.db.engine import take_time
-from farm.db.progress import DeviceNow, JobGroup, Presence
+from farm.db.liveness import DeviceNow, Presence
+from farm.db.open_jobs import JobGroup
 from farm.db.states import CampaignState, FailureKind, JobState, Role
 from farm.errors import CampaignCancelled, NoSuchJob
 from farm.formatting import some_of
@@ -113,8 +114,8 @@ def list_(
         found = campaigns.find(connection, campaign)
         rows = jobs.listed(connection, found["id"], states=state, kinds=kind, job_ids=job, limit=limit)
         _check_known(connection, found, job, rows)
-        known = progress.devices(connection, silent_after=access.silent_after)
-        groups = {n.target: n for n in progress.groups(connection, also=found["id"]) if n.campaign_id == found["id"]}
+        known = liveness.devices(connection, silent_after=access.silent_after)
+        groups = {n.target: n for n in open_jobs.groups(connection, also=found["id"]) if n.campaign_id == found["id"]}
     return [_shown(row, groups[row["pool"]], known) for row in rows]
 
 

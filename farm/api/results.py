@@ -16,7 +16,7 @@ from farm.api.campaigns import CampaignOutcome, Name
 from farm.api.devices import HOST, select
 from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.campaign import Campaign
-from farm.db import campaigns, devices, filters, measurements, progress
+from farm.db import campaigns, devices, filters, liveness, measurements
 from farm.db import measuring_rules as measuring
 from farm.devices import DeviceIdentity, DeviceTraits
 from farm.errors import BadInput
@@ -300,7 +300,7 @@ def uuids_of(
     """The devices that the names of hosts and devices mean. Raises as `select` does."""
     if not hosts and not given:
         return None
-    known = progress.devices(connection, silent_after=access.silent_after)
+    known = liveness.devices(connection, silent_after=access.silent_after)
     of_hosts = {found.uuid for found in select(known, [f"{HOST}{name}" for name in hosts or ()])}
     named = {found.uuid for found in select(known, given or ())}
     return sorted(of_hosts & named if hosts and given else of_hosts | named)

@@ -12,7 +12,7 @@ from pydantic import Field
 from farm.api.access import Access
 from farm.api.devices import select
 from farm.api.operation import Cli, Document, operation
-from farm.db import campaigns, progress, series
+from farm.db import campaigns, liveness, series
 from farm.errors import BadInput
 from farm.time_parsing import moment
 
@@ -109,7 +109,7 @@ def show(
     with access.connect() as connection:
         chosen = None
         if device is not None:
-            known = progress.devices(connection, silent_after=access.silent_after)
+            known = liveness.devices(connection, silent_after=access.silent_after)
             chosen = [one.device_id for one in select(known, [device])]
         read, devices = series.steps(
             connection,

@@ -16,7 +16,7 @@ from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.status import print_worker_problems
 from farm.cli.tables import Column, Table, unique_beginnings
-from farm.db.progress import Presence
+from farm.db.liveness import Presence
 from farm.db.states import DeviceState
 from farm.formatting import seconds_text, share_text
 from farm.settings import settings

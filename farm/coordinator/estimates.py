@@ -9,10 +9,12 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from farm.broker.queues import queue_of_device, queue_of_type
-from farm.db import kernels, leadership, locks, obstacles, progress
+from farm.db import kernels, leadership, liveness, locks, obstacles, open_jobs, throughput
+from farm.db.liveness import DeviceNow, Presence
 from farm.db.locks import LockHolder
-from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput, UnsupportedNow
+from farm.db.open_jobs import JobGroup, QueueNow, RefusedNow, UnsupportedNow
 from farm.db.states import CampaignState, DeviceState
+from farm.db.throughput import Throughput
 from farm.db.worker_versions import UNANNOUNCED, WorkerVersion
 from farm.formatting import seconds_text, some_of
 from farm.kernels.toolchains import extras_of
@@ -88,20 +90,20 @@ class FarmState:
 
 def read_farm_state(connection: Connection, settings: Settings, *, also: int | None = None) -> FarmState:
     """Reads the state of the farm, with the job groups of the campaign `also` in any state."""
-    groups = progress.groups(connection, also=also)
-    devices = progress.devices(connection, silent_after=settings.silent_after_seconds)
+    groups = open_jobs.groups(connection, also=also)
+    devices = liveness.devices(connection, silent_after=settings.silent_after_seconds)
     holders = locks.holders(connection)
     return FarmState(
         groups=groups,
         devices=devices,
-        queues=progress.queues(connection),
+        queues=open_jobs.queues(connection),
         coordinated=leadership.read(connection).leads,
         resend_after_s=settings.resend_after_seconds,
         without_builder=kernels.without_builder(connection, silent_after=settings.silent_after_seconds),
         holders=holders,
         obstacle=obstacles.of_leading(read_only=obstacles.read_only(connection), holders=holders),
-        unsupported=progress.unsupported(connection),
-        refused=progress.refused(
+        unsupported=open_jobs.unsupported(connection),
+        refused=open_jobs.refused(
             connection,
             [
                 group.lane_id
@@ -114,17 +116,17 @@ def read_farm_state(connection: Connection, settings: Settings, *, also: int | N
 
 def estimates(connection: Connection, farm: FarmState, campaign_ids: Iterable[int]) -> dict[int, Estimate]:
     """Estimates for campaigns, by id."""
-    throughputs = progress.throughputs(connection, campaign_ids)
-    stuck = what_is_stuck(farm, of=throughputs.keys())
+    rates = throughput.of_campaigns(connection, campaign_ids)
+    stuck = what_is_stuck(farm, of=rates.keys())
     found: dict[int, Estimate] = {}
-    for campaign_id, throughput in throughputs.items():
+    for campaign_id, rate in rates.items():
         mine = tuple(s for s in stuck if s.campaign_id == campaign_id)
         active = [
             group for group in farm.groups if group.campaign_id == campaign_id and group.state is CampaignState.ACTIVE
         ]
         left = sum(group.open + group.later for group in active) - sum(s.jobs for s in mine)
         found[campaign_id] = Estimate(
-            throughput=throughput, stuck=mine, seconds_left=throughput.seconds_for(left) if left > 0 else None
+            throughput=rate, stuck=mine, seconds_left=rate.seconds_for(left) if left > 0 else None
         )
     return found
 

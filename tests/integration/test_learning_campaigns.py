@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from farm.broker.queues import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
-from farm.db import batches, learning, measurements, progress, trainings
+from farm.db import batches, learning, measurements, open_jobs, trainings
 from farm.db.campaigns import Stored
 from farm.devices import DeviceIdentity
 from farm.errors import TaskLost
@@ -316,7 +316,9 @@ def test_submitting_says_that_no_trainer_is_up(
 def waits(engine: Engine) -> float | None:
     """For how long the decision on a round has waited for a trainer."""
     with engine.connect() as connection:
-        return next((group.untrained_s for group in progress.groups(connection) if group.untrained_s is not None), None)
+        return next(
+            (group.untrained_s for group in open_jobs.groups(connection) if group.untrained_s is not None), None
+        )
 
 
 def test_a_round_waits_for_a_trainer_since_one_was_last_heard_of(engine: Engine, device: int, submit: Submit) -> None:

@@ -18,7 +18,7 @@ from farm.campaign import Campaign
 from farm.cli import progress as following
 from farm.cli.campaigns import direct
 from farm.cli.measuring_options import rules_of
-from farm.db import batches, devices, jobs, leadership, progress
+from farm.db import batches, devices, jobs, leadership, throughput
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import DeviceState, FailureKind
@@ -509,16 +509,16 @@ def test_progress_in_a_file_says_what_it_waits_for(
 # --- how fast ----------------------------------------------------------------------------------------
 
 
-def pace(engine: Engine, campaign_id: int) -> progress.Throughput:
+def pace(engine: Engine, campaign_id: int) -> throughput.Throughput:
     with engine.connect() as connection:
-        return progress.throughputs(connection, [campaign_id])[campaign_id]
+        return throughput.of_campaigns(connection, [campaign_id])[campaign_id]
 
 
 def test_nothing_is_said_of_the_pace_before_anything_ended_and_when_nothing_ended_lately(
     engine: Engine, device: int, small: Stored
 ) -> None:
     lease = leased(engine, device, size=4)
-    assert pace(engine, small.campaign_id) == progress.Throughput()
+    assert pace(engine, small.campaign_id) == throughput.Throughput()
     land(engine, lease)
     assert pace(engine, small.campaign_id).last_minute is not None
     age(

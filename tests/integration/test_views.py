@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign
 from farm.coordinator.rounds import Rounds
-from farm.db import batches, campaigns, progress, roles, sentinels
+from farm.db import batches, campaigns, roles, sentinels, throughput
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.states import FailureKind
@@ -236,7 +236,7 @@ def agrees(engine: Engine, stored: Stored) -> dict[str, Any]:
     (found,) = asked(engine, "SELECT * FROM v_campaign_progress WHERE campaign_id = :id", id=stored.campaign_id)
     with engine.connect() as connection:
         assert {state: found[state] for state in STATES} == campaigns.counts(connection, stored.campaign_id)
-        pace = progress.throughputs(connection, [stored.campaign_id])[stored.campaign_id].lately
+        pace = throughput.of_campaigns(connection, [stored.campaign_id])[stored.campaign_id].lately
     if found["state"] in ("active", "paused"):
         assert (found["jobs_per_minute"] is None) == (pace is None)
         assert found["jobs_per_minute"] == (None if pace is None else pytest.approx(pace, rel=0.2))

@@ -15,7 +15,7 @@ from farm.campaign import Campaign
 from farm.coordinator.dispatch import form_batches, read_schedule
 from farm.coordinator.estimates import Cause, estimates, read_farm_state, skew_text
 from farm.coordinator.job_costs import CostBook
-from farm.db import batches, campaigns, devices, migrate, progress, worker_versions
+from farm.db import batches, campaigns, devices, liveness, migrate, worker_versions
 from farm.db.batches import Failure
 from farm.db.campaigns import Stored
 from farm.db.engine import make_engine
@@ -127,7 +127,7 @@ def test_a_refusal_holds_for_every_worker_of_the_version_and_for_none_of_another
     assert set(formed(engine)) == {queue_of_device("CPU-3")}
     assert stuck(engine, small) == []
     with engine.connect() as connection:
-        text_of = skew_text(progress.devices(connection, silent_after=60))
+        text_of = skew_text(liveness.devices(connection, silent_after=60))
     assert text_of is not None
     assert "gemm-farm 1.0" in text_of
     assert "gemm-farm 2.0" in text_of

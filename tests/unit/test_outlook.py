@@ -13,8 +13,10 @@ from farm.api.jobs import device_for
 from farm.cli.progress import eta_text
 from farm.coordinator.estimates import Cause, FarmState, Stuck, condition, what_is_stuck
 from farm.db.kernels import AwaitedKernels, WithoutBuilder
-from farm.db.progress import DeviceNow, JobGroup, Presence, QueueNow, RefusedNow, Throughput
+from farm.db.liveness import DeviceNow, Presence
+from farm.db.open_jobs import JobGroup, QueueNow, RefusedNow
 from farm.db.states import CampaignState, DeviceState
+from farm.db.throughput import Throughput
 from farm.errors import AmbiguousDevice, UnknownDevice, UnknownHost
 from support.learning_curves import point
 

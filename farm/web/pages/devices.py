@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from starlette.datastructures import FormData
 
 from farm.api import devices
-from farm.db.progress import Presence
+from farm.db.liveness import Presence
 from farm.errors import BadInput
 from farm.web.pages.deletions import import_page
 from farm.web.pages.forms import Form, Posted
