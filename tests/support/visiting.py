@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
 import httpx
@@ -40,6 +42,11 @@ def visitor(app: FastAPI, base_url: str = "http://localhost", **headers: str) ->
         ) as client,
     ):
         yield client
+
+
+def words(page: str) -> str:
+    """What a page says, without its markup."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", page, flags=re.DOTALL)))
 
 
 def chromium_path() -> str:

@@ -27,6 +27,7 @@ from support.cheap_training import cheap_trainings
 from support.folders import open_folder
 from support.homes import embedded_settings, need_embedded_services
 from support.model_records import record_models
+from support.page_samples import filled_farm
 from support.training_tables import tiled_table
 from support.visiting import visitor
 from trainer.forest import ForestSettings
@@ -41,6 +42,12 @@ def engine(database_url: str) -> Iterator[Engine]:
     made = make_engine(database_url, application="test")
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def filled(engine: Engine) -> int:
+    """A device and a campaign of twelve jobs, of which some were measured and one failed for good; the device's id."""
+    return filled_farm(engine)
 
 
 @pytest.fixture(scope="session")
