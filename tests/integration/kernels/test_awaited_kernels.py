@@ -802,7 +802,7 @@ def test_a_run_that_nobody_can_build_for_ends_and_says_so(engine: Engine, stored
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("cutlass_library") is None, reason="the extra build is not installed")
 def test_the_small_campaign_builds_with_the_real_compiler(database_url: str, tmp_path: Path) -> None:
-    few = str(Path(__file__).parents[2] / "examples" / "campaigns" / "cutlass-few.yaml")
+    few = str(Path(__file__).parents[3] / "examples" / "campaigns" / "cutlass-few.yaml")
     built = farm_in(tmp_path, database_url, timeout_s=280)("kernels", "build", few, "--arch", "sm_90a", "-o", "out")
     assert built.returncode == 0, built.stderr
     assert built.stdout.startswith("12 kernels of ")
