@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -12,9 +12,11 @@ from sqlalchemy import Engine
 from farm.builds.cache import KernelCache
 from farm.builds.record import Built, Record
 from farm.builds.stores import DatabaseStore, Store
+from farm.campaign import Campaign
 from farm.db import batches, kernels
 from farm.db.campaigns import Stored
 from farm.db.kernels import BuildAttempt as Build
+from farm.devices import DeviceIdentity
 from farm.kernels.binary import Binary
 from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import BUILT_WITH, TOOLCHAINS
@@ -22,6 +24,11 @@ from farm.signing import Signer
 from support.batch_steps import claim, form
 from support.samples import card
 from workers.kernels.sources import FarmKernels
+
+Announce = Callable[[DeviceIdentity], int]
+Submit = Callable[[Campaign], Stored]
+
+TRITON = {"family": "triton", "tile_m": 64, "tile_k": 32, "stages": [2, 3]}
 
 
 def wanted(engine: Engine) -> list[int]:
@@ -103,3 +110,15 @@ def binary_of(job: batches.ClaimedJob) -> Binary:
     binary = job.configuration.binary(card().traits)
     assert binary is not None
     return binary
+
+
+def states(engine: Engine) -> dict[str, str]:
+    """The state of each kernel, by what is compiled in."""
+    with engine.connect() as connection:
+        return {f"{k['label'].split('stages ')[1][0]} {k['arch']}": k["state"] for k in kernels.listed(connection)}
+
+
+def fail(engine: Engine, kernel_id: int, *, final: bool) -> None:
+    started = began(engine, kernel_id)
+    with engine.begin() as connection:
+        assert kernels.failed(connection, started, error="gemm.cu(3): error: no", final=final, builder="here")
