@@ -72,7 +72,7 @@ EXPECTED = {
 }
 """SELECT, INSERT, UPDATE and DELETE by their first letters; a small letter: on some columns only. Nothing else is allowed.
 
-A host's login changes tables by the functions of `farm.db.roles.FUNCTIONS` alone: see test_hosts.py.
+A host's login changes tables by the functions of `farm.db.roles.FUNCTIONS` alone: see tests/security/hosts.
 """
 
 FORBIDDEN = """
