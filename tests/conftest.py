@@ -29,6 +29,7 @@ from support.databases import database
 from support.homes import eventually
 from support.programs import free_port, redis_answers
 from support.servers import own_services
+from support.shared_server import server_of_the_owner
 
 hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
 hypothesis.settings.load_profile("patient")
@@ -59,6 +60,13 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def farm_services() -> Iterator[ServiceUrls]:
     """Postgres and Redis for the whole session."""
     with own_services() as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def services_of_the_owner() -> Iterator[ServiceUrls]:
+    """A second Postgres and Redis for the whole session: those of `server_of_the_owner`."""
+    with server_of_the_owner() as urls:
         yield urls
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -27,13 +27,11 @@ from farm.services.doctor.versions import check_programs, check_revision
 from farm.settings import Settings
 from support.commands import called
 from support.homes import environment, eventually
-from support.shared_server import server_of_the_owner
 
 
-@pytest.fixture(scope="module")
-def farm_services() -> Iterator[ServiceUrls]:
-    with server_of_the_owner() as urls:
-        yield urls
+@pytest.fixture(scope="session")
+def farm_services(services_of_the_owner: ServiceUrls) -> ServiceUrls:
+    return services_of_the_owner
 
 
 def program(kind: ProgramKind = ProgramKind.COORDINATOR, host: str = "here", **changes: str | None) -> RunningProgram:

@@ -28,7 +28,7 @@ from support.learning_campaigns import decided, learning_campaign, measure, requ
 from support.logins import logs_in
 from support.programs import COORDINATOR, FARM_WORKER, programs
 from support.samples import cpu, document
-from support.shared_server import PASSWORDS, SUPERUSER, SharedServer, server_of_the_owner, shared_server, urls_of_roles
+from support.shared_server import PASSWORDS, SUPERUSER, SharedServer, shared_server, urls_of_roles
 
 TRAINER = (sys.executable, "-m", "trainer.main")
 LEARNING = document(
@@ -40,10 +40,9 @@ LEARNING = document(
 )
 
 
-@pytest.fixture(scope="module")
-def farm_services() -> Iterator[ServiceUrls]:
-    with server_of_the_owner() as urls:
-        yield urls
+@pytest.fixture(scope="session")
+def farm_services(services_of_the_owner: ServiceUrls) -> ServiceUrls:
+    return services_of_the_owner
 
 
 @pytest.fixture

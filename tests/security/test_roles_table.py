@@ -19,7 +19,7 @@ from farm.db import worker_logins
 from farm.db.engine import make_engine
 from farm.db.roles import FUNCTIONS, set_up_reader_role
 from farm.services import ServiceUrls
-from support.shared_server import PASSWORDS, SUPERUSER, server_of_the_owner, urls_of_roles
+from support.shared_server import PASSWORDS, SUPERUSER, urls_of_roles
 
 READER = "farm_reader"
 HOST = "host"
@@ -143,10 +143,9 @@ _ALONE = ("ALTER SYSTEM", "CREATE DATABASE", "DROP DATABASE", "CREATE SUBSCRIPTI
 """What Postgres does not do in a transaction."""
 
 
-@pytest.fixture(scope="module")
-def farm_services() -> Iterator[ServiceUrls]:
-    with server_of_the_owner() as urls:
-        yield urls
+@pytest.fixture(scope="session")
+def farm_services(services_of_the_owner: ServiceUrls) -> ServiceUrls:
+    return services_of_the_owner
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -30,12 +30,14 @@ def own_services(*, hba: str = postgres._HBA, create: str = postgres._CREATE) ->
     """Postgres, which is set up by `hba` and the SQL `create`, and Redis."""
     need_embedded_services()
     with open_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(postgres, "_HBA", hba)
-        patch.setattr(postgres, "_CREATE", create)
         patch.setattr(postgres, "SETTINGS", postgres.SETTINGS | _FOR_TESTS)
         settings = embedded_settings(folder / ".farm")
         try:
-            with services(settings, broker=True) as urls:
+            with ExitStack() as running:
+                with pytest.MonkeyPatch.context() as making:  # clusters that tests make meanwhile are not set up so
+                    making.setattr(postgres, "_HBA", hba)
+                    making.setattr(postgres, "_CREATE", create)
+                    urls = running.enter_context(services(settings, broker=True))
                 yield urls
         finally:
             remove_cluster(Home.of(settings))

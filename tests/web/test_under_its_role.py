@@ -24,15 +24,14 @@ from farm.signing import Purpose
 from support.api_farm import KERNEL, Asking, Served, access_to, fill, operation_called, told
 from support.kernel_builds import built_of
 from support.model_records import record_models
-from support.shared_server import server_of_the_owner, urls_of_roles
+from support.shared_server import urls_of_roles
 
 RECORDING = Path(__file__).parents[2] / "examples/datasets/nvidia-h200-paper-all-tiles.parquet"
 
 
-@pytest.fixture(scope="module")
-def farm_services() -> Iterator[ServiceUrls]:
-    with server_of_the_owner() as urls:
-        yield urls
+@pytest.fixture(scope="session")
+def farm_services(services_of_the_owner: ServiceUrls) -> ServiceUrls:
+    return services_of_the_owner
 
 
 @pytest.fixture
