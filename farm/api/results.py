@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from farm.api.access import Access
 from farm.api.campaigns import CampaignOutcome, Name
-from farm.api.devices import HOST, select
+from farm.api.device_states import HOST, select
 from farm.api.operation import MAX_ID, Cli, Document, operation
 from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, liveness, measurements

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from farm.api.access import Access
-from farm.api.devices import select
+from farm.api.device_states import select
 from farm.api.operation import Cli, Document, operation
 from farm.db import campaigns, liveness, series
 from farm.errors import BadInput

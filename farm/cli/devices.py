@@ -11,7 +11,8 @@ from rich.text import Text
 
 from farm.api import devices as operations
 from farm.api import farm_of
-from farm.api.devices import DeviceLine, DeviceSet
+from farm.api.device_states import DeviceSet
+from farm.api.devices import DeviceLine
 from farm.cli.options import asks, takes
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.status import print_worker_problems

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from farm.api.campaigns import LearningPoint, Progress
-from farm.api.devices import select
+from farm.api.device_states import select
 from farm.api.jobs import device_for
 from farm.cli.progress import eta_text
 from farm.coordinator.estimates import Cause, FarmState, Stuck, condition, what_is_stuck
