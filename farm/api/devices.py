@@ -133,13 +133,9 @@ def list_(
     Silent devices come first, and imported ones last.
     """
     with access.connect() as connection:
-        known = [
-            d
-            for d in liveness.devices(connection, silent_after=access.silent_after)
-            if host in (None, d.host) and type in (None, d.type)
-        ]
-        known.sort(key=lambda d: (d.presence is not Presence.SILENT, d.presence is Presence.IMPORTED))
-        known = known[offset : None if limit is None else offset + limit]
+        known = liveness.page(
+            connection, silent_after=access.silent_after, host=host, type_=type, limit=limit, offset=offset
+        )
         ids = [d.device_id for d in known]
         rows = {
             row["device_id"]: row for row in devices.overview(connection, silent_after=access.silent_after, ids=ids)

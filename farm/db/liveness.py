@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from farm.db.states import DeviceState
 from farm.devices import IMPORTED_PREFIX
@@ -90,9 +90,33 @@ _DEVICES = text(f"{_EVERY_DEVICE} ORDER BY host, uuid")
 
 def devices(connection: Connection, *, silent_after: float) -> list[DeviceNow]:
     """Every device that was ever announced."""
-    rows = connection.execute(_DEVICES, {"silent_after": silent_after}).mappings()
+    return _devices_of(connection, _DEVICES, silent_after=silent_after)
+
+
+_PAGE = text(f"""
+SELECT * FROM ({_EVERY_DEVICE}) known
+WHERE (CAST(:host AS text) IS NULL OR host = :host) AND (CAST(:type AS text) IS NULL OR type = :type)
+ORDER BY presence <> 'silent', presence = 'imported', host, uuid LIMIT :limit OFFSET :offset
+""")
+
+
+def page(
+    connection: Connection,
+    *,
+    silent_after: float,
+    host: str | None = None,
+    type_: str | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[DeviceNow]:
+    """Some devices of a host and a type, of all without. Silent devices come first, and imported ones last."""
+    return _devices_of(connection, _PAGE, silent_after=silent_after, host=host, type=type_, limit=limit, offset=offset)
+
+
+def _devices_of(connection: Connection, statement: TextClause, **parameters: Any) -> list[DeviceNow]:
     return [
-        DeviceNow(**{**row, "state": DeviceState(row["state"]), "presence": Presence(row["presence"])}) for row in rows
+        DeviceNow(**{**row, "state": DeviceState(row["state"]), "presence": Presence(row["presence"])})
+        for row in connection.execute(statement, parameters).mappings()
     ]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 from farm.api import OPERATIONS, PREFIX, campaigns, results
 from farm.api.access import Access
@@ -105,6 +106,27 @@ def test_devices_come_in_pages_and_are_counted(api: Asking, engine: Engine) -> N
             **{name: sum(one["state"] == name for one in workers) for name in ("probation", "drained", "quarantined")},
         }
         assert counted[state] == 1
+
+
+def test_a_page_of_devices_is_one_of_a_host_and_a_type_and_reads_no_others(api: Asking, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE devices SET uuid = 'IMP-CPU-1' WHERE uuid = 'CPU-1'"))
+        connection.execute(text("UPDATE devices SET last_seen_at = now() - interval '1 day' WHERE uuid = 'GPU-2'"))
+    read = list[int]()
+
+    def note(_: object, cursor: Any, *__: object) -> None:
+        read.append(cursor.rowcount)
+
+    def uuids(**params: object) -> list[str]:
+        return [one["uuid"] for one in api.get(f"{PREFIX}/devices", params=params).json()]
+
+    assert uuids() == ["GPU-2", "GPU-1", "IMP-CPU-1"], "silent ones first, imported ones last"
+    assert uuids(type="cpu-test") == uuids(host="here") == ["IMP-CPU-1"]
+    assert uuids(host="here", type="nvidia-test") == uuids(host="nowhere") == []
+    event.listen(engine, "after_cursor_execute", note)
+    assert uuids(host="there", limit=1, offset=1) == ["GPU-1"]
+    event.remove(engine, "after_cursor_execute", note)
+    assert max(read) == 1
 
 
 def test_campaigns_come_in_pages(api: Asking) -> None:
