@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.farm_key import farm_key
@@ -198,18 +197,9 @@ def exported(settings: Settings, engine: Engine) -> Iterator[Mapping[str, str]]:
     with running(settings, "worker"), tempfile.TemporaryDirectory(prefix="spans-", dir=home.run) as made:
         folder = Path(made)
         with _listening(folder):
-            try:
-                with engine.connect() as connection:
-                    farm = farm_key(connection)
-            except SQLAlchemyError as error:
-                log.warning(
-                    "there are no spans of this host: the key of the farm cannot be read: %s", first_line(error)
-                )
-                yield {}
-                return
-            finally:
-                engine.dispose()  # what is needed once holds no connection
-            yield {WORKER_SPANS: f"{farm} {folder}"}
+            farm = farm_key(engine)
+            engine.dispose()  # what is needed once holds no connection
+            yield {} if farm is None else {WORKER_SPANS: f"{farm} {folder}"}
 
 
 @contextmanager

@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from farm.builds import versions_of
 from farm.db import campaigns, quotas
 from farm.db.audit import Actor, Change
@@ -66,13 +64,9 @@ def store(change: Change, made: Plan, settings: Settings) -> Stored:
 
 def record_submission(engine: Engine, campaign: Campaign, stored: Stored, began_ns: int) -> None:
     """Records the spans of a stored campaign: the first one of its own trace, and one of the request, which name each other."""
-    if not tracing().on:
+    if not tracing().on or (farm := farm_key(engine)) is None:  # the campaign is stored all the same
         return
-    try:
-        with engine.connect() as connection:
-            first = ids_of_campaign(farm_key(connection), stored.campaign_id)
-    except SQLAlchemyError:  # the campaign is stored all the same
-        return
+    first = ids_of_campaign(farm, stored.campaign_id)
     ended_ns, caller = time.time_ns(), current()
     of_request = new_ids(caller)
     attributes: dict[str, str | int | float | bool] = {

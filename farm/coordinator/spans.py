@@ -5,34 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from farm.db.batches import BatchPlan, PendingJobs
 from farm.db.farm_key import farm_key
 from farm.tracing import Kind, Span, ids_of_batch, ids_of_campaign, new_ids, tracing
 from farm.tracing.span import PREFIX
 
-_KEYS: dict[str, str] = {}
-"""The key of the farm behind each engine, by its URL."""
-
-
-def _key(engine: Engine) -> str | None:
-    """The key of the farm; None while it cannot be read."""
-    url = str(engine.url)
-    if url not in _KEYS:
-        try:
-            with engine.connect() as connection:
-                _KEYS[url] = farm_key(connection)
-        except SQLAlchemyError:
-            return None
-    return _KEYS[url]
-
 
 def batches_formed(
     engine: Engine, work: PendingJobs, ids: Sequence[int], plans: Sequence[BatchPlan], began_ns: int, ended_ns: int
 ) -> None:
     """Records batches that one transaction formed. `ids` are those of the first of the plans."""
-    if not tracing().on or (farm := _key(engine)) is None:
+    if not tracing().on or (farm := farm_key(engine)) is None:
         return
     for batch_id, plan in zip(ids, plans, strict=False):
         tracing().record(
@@ -54,7 +38,7 @@ def batches_formed(
 
 def messages_sent(engine: Engine, messages: Iterable[tuple[int, str]], began_ns: int, ended_ns: int) -> None:
     """Records messages, by batch id and queue, that the broker took."""
-    if not tracing().on or (farm := _key(engine)) is None:
+    if not tracing().on or (farm := farm_key(engine)) is None:
         return
     for batch_id, queue in messages:
         root = ids_of_batch(farm, batch_id)

@@ -10,10 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 import farm
+from farm.db.engine import make_engine
+from farm.db.farm_key import farm_key
 from farm.services import ServiceUrls
+from support.commands import NOWHERE
 from support.homes import environment, eventually
 from support.otlp_collector import Collector, collecting
 from support.programs import COORDINATOR, FARM_WORKER, Start, free_port, programs
@@ -151,3 +154,18 @@ def check_batches(collector: Collector, engine: Engine) -> None:
             assert (own["gemm.m"], own["gemm.n"], own["gemm.k"]) == (512, 512, 1024)
             assert own["gemm.types"].startswith("f32")
     assert len({one.trace for one in collector.named("form batch")}) == len(collector.named("form batch"))
+
+
+def test_a_program_reads_the_key_of_its_farm_once_and_goes_on_while_it_cannot(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = make_engine(NOWHERE, application="test")
+    assert farm_key(away) is None
+    assert "the key of the farm cannot be read, so there are no spans: " in caplog.text
+    key = farm_key(engine)
+    assert key is not None
+    assert key.endswith(f"/{engine.url.database}")
+    read = list[str]()
+    event.listen(engine, "before_cursor_execute", lambda _, __, statement, *___: read.append(statement))
+    assert farm_key(engine) == key
+    assert read == []
