@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from farm.db.measurements import cursor_of
@@ -105,21 +105,12 @@ GROUP BY 1, 2 ORDER BY 1, 2
 """)
 
 
-@dataclass(frozen=True, slots=True)
-class PulledSoFar:
-    """The highest id of another farm's rows of a campaign and device type that are stored here."""
+def pulled(connection: Connection, farm: str, campaign: str | None = None) -> Sequence[Row[Any]]:
+    """What was pulled from a farm, of one campaign or of all: the columns of `_PULLED` by campaign and device type.
 
-    campaign: str
-    device_type: str
-    last_row: int
-    # Up to this id, rows of every device type of the campaign are stored.
-    whole_row: int | None
-
-
-def pulled(connection: Connection, farm: str, campaign: str | None = None) -> list[PulledSoFar]:
-    """What was pulled from a farm, of one campaign or of all."""
-    rows = connection.execute(_PULLED, {"prefix": IMPORTED_PREFIX, "farm": farm, "campaign": campaign})
-    return [PulledSoFar(*row) for row in rows]
+    `last_row` is the highest id of the stored rows there, and `whole_row` that up to which rows of every device type are stored.
+    """
+    return connection.execute(_PULLED, {"prefix": IMPORTED_PREFIX, "farm": farm, "campaign": campaign}).all()
 
 
 def claim_pulled(connection: Connection, rows: PulledRows, device_type: str) -> None:
