@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from farm import __version__
 from farm.api import imports
 from farm.campaign import Campaign, plan
 from farm.client import pulling
@@ -22,17 +23,23 @@ from farm.db import campaigns, devices, tokens
 from farm.db.engine import make_engine
 from farm.db.states import Role
 from farm.errors import BadMoment, OtherFarmRefused
+from farm.registry.models import model_info
+from farm.registry.version_details import model_card
 from farm.services import ServiceUrls
 from farm.settings import settings
+from support.cheap_training import cheap_trainings
 from support.commands import Command, farm_here, refused
 from support.databases import database
 from support.samples import card, cpu, document, landed, row
 from support.serving import served
+from trainer.forest import ForestSettings
+from trainer.registry import train_and_register
 from trainer.table import read_training_table
 
 CPU, CARD = "cpu-test", "nvidia-test"
 Shapes = list[tuple[int, int]]
 SHAPES: Shapes = [(m, k) for m in (64, 128, 256) for k in (32, 64)]
+LARGER: Shapes = [(m, k) for m in (512, 1024, 2048) for k in (32, 64)]
 
 
 def configuration(m: int, k: int) -> str:
@@ -106,7 +113,7 @@ def there(farm_services: ServiceUrls, tmp_path: Path) -> Iterator[Measured]:
 
 
 def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imported_rows(
-    here: Measured, there: Measured
+    here: Measured, there: Measured, tmp_path: Path, new_registry: Callable[[Path], str]
 ) -> None:
     both = there.measure("both", CPU, CARD)
     there.measure("open", CPU, finished=False)
@@ -126,7 +133,7 @@ def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imp
         assert (again["rows"], again["unchanged"]) == (0, 1)
         assert len(here.rows(source="imported")) == 12
 
-        there.measure("later", CARD)
+        there.measure("later", CARD, shapes=LARGER)
         there.land(both, CARD, ms=3.0)  # jobs that were retried
         third = here.pull(url, "--name", "b", **given)
         assert {one["campaign"]: one["rows"] for one in third["campaigns"]} == {"both": 6, "later": 6}
@@ -155,8 +162,27 @@ def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imp
     compared = here.command("compare", *groups, "--json")
     assert compared.returncode == 0, compared.stderr
     with here.engine.connect() as connection:
-        assert len(read_training_table(connection, CARD, any_source=True)) == 18
+        assert len(read_training_table(connection, CARD)) == 0, "imported rows do not pass for fresh ones"
+        table = read_training_table(connection, CARD, any_source=True)
         assert campaigns.counts(connection, own)["done"] == 0  # nothing of it is counted as measured here
+    assert len(table) == 18
+
+    registry = new_registry(tmp_path)
+    with cheap_trainings():
+        trained = train_and_register(
+            table, CARD, tracking_uri=registry, code_version="1", settings=ForestSettings(trees=4)
+        )
+    shown = model_card(registry, model_info(registry, CARD, trained.version))
+    assert shown is not None
+    assert "18 measurements of 12 configurations (none with power) over 12 shapes" in shown
+    assert "Sources: imported." in shown
+    assert "Some rows were not measured by this farm" in shown
+    for campaign, last in (("both", 12), ("both", 30), ("later", 24)):
+        origin = (
+            f"6 imported from b {campaign} {CARD} to {last}.parquet (measured by gemm-farm {__version__} on host-7, "
+        )
+        assert re.search(re.escape(origin) + rf"[\d-]+, campaign {campaign}\)", shown), shown
+    assert trained.sources == ["imported"]
 
 
 def test_the_python_api_pulls_too(here: Measured, there: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
