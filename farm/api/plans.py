@@ -294,7 +294,7 @@ def _steps(query: PlanQuery) -> tuple[str, list[str], list[_Step]]:
     sources = [query.model is not None, query.config is not None, bool(query.gemms)]
     if sum(sources[1:]) + (sources[0] and query.config is None) != 1:
         raise BadInput(
-            detail="Name a language model, as in llama-3.1-8b, or give a configuration or a trace (--trace FILE), and one of them only."
+            detail="Name a language model, as in llama-3.1-8b, or give a configuration or the GEMMs of a step, and one of them only."
         )
     if query.gemms:
         return GIVEN_GEMMS, [], [_given_step(query)]

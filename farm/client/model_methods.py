@@ -71,8 +71,9 @@ class ModelMethods:
 
     def plan(
         self,
-        model: str | Path,
+        model: str | Path | None = None,
         *,
+        gemms: Sequence[Mapping[str, Any]] | None = None,
         on: str | Sequence[str] | None = None,
         tokens: int | Sequence[int] | None = None,
         price: Mapping[str, float] | Sequence[str] | None = None,
@@ -82,20 +83,25 @@ class ModelMethods:
 
         Args:
             model: A built-in language model, or the path of a `config.json` or its folder.
+            gemms: The GEMMs of a step on one card instead, each with `name`, `problem` and `count`, how often it runs, as in
+                `{"name": "qkv", "problem": "512x6144x4096 bf16 nt", "count": 32}`.
             on: Device types. The default is every type with a model.
-            tokens: Numbers of tokens of a step, as in `[1, 128]`.
+            tokens: Numbers of tokens of a step, as in `[1, 128]`. Of given GEMMs, one: the tokens of their step.
             price: Money per hour of a card, as in `{"nvidia-h200": 3.5}`.
-            options: The other options of `farm plan`, as `tp`, `ep`, `load`, `max_latency`, `campaign` and `any_source`.
+            options: The other options of `farm plan`, as `tp`, `ep`, `load`, `max_latency`, `campaign` and `any_source`, and `cards`
+                of given GEMMs.
 
         Raises:
+            BadInput: Neither a model nor GEMMs are given, or both.
             NoPlan: No card has the rows or the predictions.
         """
-        name = checked_model(model)
+        name = None if model is None else checked_model(model)
         return self._requests.run(
             "plan",
             plans.plan,
             model=name,
-            config=configuration_of(name),
+            config=None if name is None else configuration_of(name),
+            gemms=gemms,
             on=on,
             tokens=None if tokens is None else whole_numbers("tokens", tokens),
             price=[f"{kind}={value}" for kind, value in price.items()] if isinstance(price, Mapping) else price,

@@ -78,6 +78,9 @@ REQUESTS: dict[str, Request] = {
     "devices of a type": lambda farm: farm.devices(type=OTHER, host="here"),
     "check": lambda farm: farm.check(SMALL),
     "shapes": lambda farm: farm.shapes(MODEL, tokens=[1, 8], tp=2),
+    "plan of GEMMs": lambda farm: farm.plan(
+        gemms=[{"name": "up", "problem": "512x512x512 f32", "count": 2}], tokens=512, on=CARD, cards=2
+    ),
     "submit a mapping": lambda farm: farm.submit(SMALL),
     "submit a file": lambda farm: farm.submit(ROOT / "examples" / "campaigns" / "quickstart.yaml"),
     "submit a model": lambda farm: farm.submit_model(MODEL, tokens=[1, 8], families=["tiled"], layers="dense"),
@@ -144,6 +147,10 @@ MISTAKES: dict[str, Request] = {
     "families that are none": lambda farm: farm.submit_model(MODEL, families=[]),
     "a plan without rows": lambda farm: farm.plan(MODEL, on=TYPE, tokens=[8]),
     "a plan with a wrong price": lambda farm: farm.plan(MODEL, on=TYPE, price={TYPE: "cheap"}),  # type: ignore[dict-item]
+    "a plan of nothing": lambda farm: farm.plan(),
+    "a plan of both": lambda farm: farm.plan(MODEL, gemms=[{"name": "up", "problem": "8x8x8 f32"}]),
+    "a plan of a GEMM without a problem": lambda farm: farm.plan(gemms=[{"name": "up"}], tokens=8),
+    "a plan of a GEMM in a text": lambda farm: farm.plan(gemms="512x512x512 f32", tokens=8),  # type: ignore[arg-type]
     "an option that a plan lacks": lambda farm: farm.plan(MODEL, tpp=2),
     "a campaign with mistakes": lambda farm: farm.submit(document(colour="red", priority=1000)),
     "a campaign for no device": lambda farm: farm.submit(document(targets=[{"type": "nvidia-none"}])),
