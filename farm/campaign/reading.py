@@ -21,6 +21,9 @@ Location = tuple[str | int, ...]
 """The place of a value in the file: the keys and list positions that lead to it."""
 
 _MAX_FILE_BYTES = 16 * 2**20
+_MAX_DEPTH = 100
+"""Of lists and mappings inside one another. Campaigns have fewer than ten."""
+
 _MAX_VALUES = 500_000
 """With aliases, a small file can have billions of values. No real campaign reaches this."""
 
@@ -99,10 +102,29 @@ def path_of(location: Location) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).lstrip(".")
 
 
+class _TooDeep(Exception):
+    """Lists and mappings are nested deeper than `_MAX_DEPTH`."""
+
+
 class _Loader(yaml.SafeLoader):
-    """PyYAML's parser with the scalar types of this format alone."""
+    """PyYAML's parser with the scalar types of this format alone, and with a limit on the depth.
+
+    Its scanner looks 1,024 characters ahead, and for each bracket at all open ones. So the depth is refused while it scans.
+    """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - declared by PyYAML, filled below
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        self._check_depth()
+        super().fetch_flow_collection_start(token)
+
+    def add_indent(self, column: int) -> bool:
+        self._check_depth()
+        return bool(super().add_indent(column))
+
+    def _check_depth(self) -> None:
+        if self.flow_level + len(self.indents) >= _MAX_DEPTH:
+            raise _TooDeep
 
 
 _INT, _FLOAT, _NULL, _STR = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "null", "str"))
@@ -162,7 +184,7 @@ def parse(text: str, path: Path | str) -> Located:
         raise CampaignFileError(
             problems=f"{path}:{line}: not YAML: the control character #x{error.character:02x}; remove it"
         ) from None
-    except RecursionError:
+    except (_TooDeep, RecursionError):
         raise CampaignFileError(problems=f"{path}: lists and mappings are nested too deeply to be a campaign") from None
     if node is None:
         raise CampaignFileError(
@@ -177,7 +199,7 @@ def parse(text: str, path: Path | str) -> Located:
     builder = _Builder(problems)
     try:
         data = builder.build(node, ())
-    except RecursionError:
+    except RecursionError:  # of aliases that stand for one another
         raise CampaignFileError(problems=f"{path}: lists and mappings are nested too deeply to be a campaign") from None
     return Located(data, builder.lines, problems)
 

@@ -15,7 +15,7 @@ from farm.campaign.language_model_blocks import LanguageModelBlock, LayerChoice
 from farm.campaign.loading import loads
 from farm.campaign.reading import text_of
 from farm.campaign.trace_texts import GEMMS_SUFFIX, trace_text
-from farm.errors import BadInput, CampaignFileError
+from farm.errors import BadInput, BadParameter, CampaignFileError
 from farm.kernels import problem_line
 from farm.kernels.configuration import problem_columns
 from farm.language_models import steps
@@ -184,7 +184,7 @@ def gemms_by_tokens(
         for number in tokens
     }
     if not any(found.values()):
-        raise BadInput(detail=f"--layers {layers}: {architecture.name} has no such layers.")
+        raise BadParameter(parameter="layers", value=layers, why=f"{architecture.name} has no such layers.")
     return found
 
 

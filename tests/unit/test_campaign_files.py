@@ -244,7 +244,16 @@ def test_one_wrong_line_makes_one_problem(problems_of, line, problem):
         ("name: a\n---\nname: b\n", "2:1: not YAML: expected a single document"),
         ("name: x\ndescription: \x01\n", "2: not YAML: the control character #x01; remove it"),
         (b"name: x\nowner: \xff\n", "2: byte 15 is not UTF-8; save the file as UTF-8 text"),
-        ("[" * 20_000, "lists and mappings are nested too deeply to be a campaign"),
+        *(
+            (text, "lists and mappings are nested too deeply to be a campaign")
+            for text in (
+                "[" * 20_000,
+                "a: " + "[" * 101 + "]" * 101,
+                "{a: " * 101 + "1" + "}" * 101,
+                "".join(f"{' ' * depth}a:\n" for depth in range(102)),
+                "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 1000)),
+            )
+        ),
     ],
 )  # fmt: skip
 def test_what_is_not_a_campaign_at_all_is_said_plainly(problems_of, text, problem):
