@@ -69,6 +69,17 @@ class BadInput(FarmError):
     exit_code = 2
 
 
+class BadParameter(BadInput):
+    """{parameter}{value}: {why}"""
+
+    # The message begins with the name that Python and the API have for the parameter, also where a server sent it.
+    # The command line writes it as an option: see `farm.cli.app`.
+
+    def __init__(self, *, parameter: str, why: str, value: object = "", **fields: Any) -> None:
+        shown = f" {value}" if str(value) else ""
+        super().__init__(parameter=parameter, value=shown, why=why, **fields)
+
+
 class ServiceUnavailable(FarmError):
     """{detail}"""
 
@@ -200,11 +211,11 @@ class TooManyCandidates(CampaignTooLarge):
 
 
 class NoSuchTarget(BadInput):
-    """{path}:{line}: no device of the farm matches the target {target}. Known: {known}. Start a worker there first (farm-worker), or submit with --allow-missing-targets to wait for one."""
+    """{path}:{line}: no device of the farm matches the target {target}. Known: {known}. Start a worker there first (farm-worker), or wait for one (farm submit --allow-missing-targets)."""
 
 
 class TargetNeedsDevices(NoSuchTarget):
-    """{path}:{line}: the target {target} means devices that are there, and none is. Known: {known}. Start a worker there first (farm-worker), or target {{type: …}} or {{device: …}}, which can wait for one with --allow-missing-targets."""
+    """{path}:{line}: the target {target} means devices that are there, and none is. Known: {known}. Start a worker there first (farm-worker), or target {{type: …}} or {{device: …}}, which can wait for one (farm submit --allow-missing-targets)."""
 
 
 class NothingToMeasure(BadInput):
@@ -216,7 +227,7 @@ class NoSuchCampaign(NotFound):
 
 
 class CampaignHasOpenWork(BadInput):
-    """{name} has {jobs:,} open jobs. Cancel it first (farm cancel {name}), or delete it with --cancel."""
+    """{name} has {jobs:,} open jobs. Cancel it first (farm cancel {name}), or cancel and delete it in one (farm delete {name} --cancel)."""
 
 
 class NoSuchDeletion(NotFound):
@@ -622,8 +633,11 @@ class ImportNotAllowed(ServiceUnavailable):
     """The database does not let this role import: {why}. FARM_DATABASE_URL must name a role that owns the farm's tables; the role of workers cannot import."""
 
 
-class BadFilter(BadInput):
-    """--where{where}: {why}."""
+class BadFilter(BadParameter):
+    """{parameter}{value}: {why}."""
+
+    def __init__(self, *, why: str, value: object = "") -> None:
+        super().__init__(parameter="where", value=value, why=why)
 
 
 class BadMoment(BadInput):
@@ -733,8 +747,11 @@ class BadSide(BadInput):
     """{side!r} is not a group: {why}. Write a device type, a host, the beginning of a device's UUID, or conditions with commas, as in type=nvidia-h200,since=2026-05-01."""
 
 
-class TooManySides(BadInput):
-    """--by {by} makes {count:,} groups, and {most} can be compared at a time. Narrow it with --campaign or --type, or name the groups."""
+class TooManySides(BadParameter):
+    """{parameter}{value}: it makes {count:,} groups, and {most} can be compared at a time. Narrow it to a campaign or a type, or name the groups."""
+
+    def __init__(self, *, by: str, count: int, most: int) -> None:
+        super().__init__(parameter="by", value=by, why="", count=count, most=most)
 
 
 class NothingOfThat(NotFound):
@@ -750,10 +767,10 @@ class SideWithoutRows(NotFound):
 
 
 class NothingShared(NotFound):
-    """{sides} share no configuration: {counts}.{why} Run the same campaign on them, or measure what is missing with --fill."""
+    """{sides} share no configuration: {counts}.{why} Run the same campaign on them, or measure what is missing (farm compare --fill)."""
 
     def __init__(self, *, sides: str, counts: str, why: str = "") -> None:
-        self.summary = f"{sides} share no configuration, so that --fill or --predict is needed"
+        self.summary = f"{sides} share no configuration, so that a fill or predictions are needed"
         super().__init__(sides=sides, counts=counts, why=why)
 
 
@@ -793,7 +810,7 @@ class NoSuchModel(NotFound):
 
 
 class NoSuchVersion(NoSuchModel):
-    """{name} has no version or alias {version}. It has: {known}. Without --version, the champion answers, or the newest version where there is none."""
+    """{name} has no version or alias {version}. It has: {known}. Without a version, the champion answers, or the newest version where there is none."""
 
 
 class ModelRefused(ServiceUnavailable):

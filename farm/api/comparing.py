@@ -12,7 +12,7 @@ from farm.api.operation import Cli, Document, Download, made_file, operation
 from farm.api.submitting import store
 from farm.compare.summaries import FillSummary, GroupComparison, GroupSummary, Regression
 from farm.db.states import Role
-from farm.errors import BadInput, NothingShared
+from farm.errors import BadParameter, NothingShared
 from farm.protocols import Time
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _compare_query(access: Access, query: Comparing) -> CompareQuery:
     from farm.compare.aggregation import CompareQuery
 
     if query.mix_protocols and not query.predict:
-        raise BadInput(detail="--mix-protocols needs --predict.")
+        raise BadParameter(parameter="mix_protocols", why="this goes with predict.")
     return CompareQuery(
         groups=query.side,
         device_type=query.type,

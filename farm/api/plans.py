@@ -22,7 +22,7 @@ from farm.compare.groups import parse_prices
 from farm.db import campaigns
 from farm.db.devices import all_types
 from farm.db.fastest_kernels import fastest_kernels
-from farm.errors import BadInput, ModelRefused, NotFound
+from farm.errors import BadInput, BadParameter, ModelRefused, NotFound
 from farm.formatting import counted, lines_text
 from farm.gemm import Problem
 from farm.gpus import all_gpus, find_gpu
@@ -234,11 +234,13 @@ def plan(access: Access, step_query: PlanQuery) -> Planned:
     types = list(dict.fromkeys(step_query.on)) or list(models)
     if not types:
         raise NoPlan(
-            model=name, why="The registry has no model, so name device types that have rows: --on nvidia-h200."
+            model=name, why="The registry has no model, so name device types that have rows, as in nvidia-h200."
         )
     prices = parse_prices(step_query.price, types)
     if prices and (unpriced := [one for one in types if one not in prices]):
-        raise BadInput(detail=f"--price: {', '.join(unpriced)} has none. Give one for each card, or for none.")
+        raise BadParameter(
+            parameter="price", why=f"{', '.join(unpriced)} has none. Give one for each card, or for none."
+        )
     problems = [gemm.problem for step in steps for gemm in step.gemms]
     measured = _measured(access, step_query, problems, types)
     plans, without, used = list[StepPlan](), list[CardWithoutPlan](), list[ModelInfo]()
@@ -407,7 +409,7 @@ def _why_missing(device_type: str, missing: dict[str, str], query: PlanQuery) ->
     for gemm, why in missing.items():
         by_reason.setdefault(why, []).append(f"  {gemm}")
     listed = "\n".join(f"{why}:\n{lines_text(gemms, what='GEMMs')}" for why, gemms in by_reason.items())
-    others = "" if query.any_source else " Recorded and imported rows count with --any-source."
+    others = "" if query.any_source else " Recorded and imported rows count if any source may (farm plan --any-source)."
     return (
         f"{device_type} has neither measured rows nor predictions of {counted(len(missing), 'GEMM')}. Measure them there "
         f"({_submit_command(query)}), or measure others of their types and train: farm train {device_type}.{others}\n{listed}"
@@ -437,5 +439,7 @@ def milliseconds(text: str) -> float:
     found = _LATENCY.fullmatch(text.strip())
     value = 0.0 if found is None else float(found[1]) * _MS[found[2]]
     if found is None or not 0 < value < math.inf:
-        raise BadInput(detail=f"--max-latency {text}: write a time above 0 with its unit, as in 20ms or 0.5s.")
+        raise BadParameter(
+            parameter="max_latency", value=text, why="write a time above 0 with its unit, as in 20ms or 0.5s."
+        )
     return value

@@ -47,4 +47,4 @@ class PulledModels:
             return found[0]
         if not found:
             raise NoSuchModel(name="model yet", known="none")
-        raise BadInput(detail=f"Which one? --type takes a device type. The registry has: {', '.join(found)}")
+        raise BadInput(detail=f"Which one? Name a device type. The registry has: {', '.join(found)}")

@@ -19,7 +19,7 @@ from farm.campaign import Campaign
 from farm.db import campaigns, devices, filters, liveness, measurements
 from farm.db import measuring_rules as measuring
 from farm.devices import DeviceIdentity, DeviceTraits
-from farm.errors import BadInput
+from farm.errors import BadInput, BadParameter
 from farm.formatting import scalars_text, types_of_text
 from farm.fusion import Fusion
 from farm.gemm import MAX_EXTENT, Problem, added_columns
@@ -224,7 +224,7 @@ def rows(
 ) -> Results:
     """Measurements: every column of those that match."""
     if sort.removeprefix("-") not in EXPORTED:
-        raise BadInput(detail=f"--sort {sort}: no such column. Columns: {', '.join(EXPORTED)}")
+        raise BadParameter(parameter="sort", value=sort, why=f"no such column. Columns: {', '.join(EXPORTED)}")
     if after is not None and sort != "measurement_id":
         raise BadInput(detail="after goes with rows in the order of their ids: leave out sort")
     asked = conditions(where=where, source=source, since=since, until=until)
@@ -269,8 +269,10 @@ def all_rows(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **q
         if len(found) == limit or len(page.rows) < page_size:
             break
         if after is None:
-            raise BadInput(
-                detail=f"The API returns at most {page_size:,} sorted rows. Add --limit, or leave out --sort."
+            raise BadParameter(
+                parameter="sort",
+                value=sort,
+                why=f"the API returns at most {page_size:,} sorted rows. Give a limit, or leave this out.",
             )
     one_type = len({None if i is None else i.type for i in identities}) == 1
     return Results(rows=found, identity=identities[0] if one_type else None, commands=commands, next=after)

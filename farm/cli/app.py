@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -19,7 +20,7 @@ from farm.cli import streams
 from farm.cli.commands import LazyGroup
 from farm.cli.completing import silent
 from farm.control_characters import LineFormatter
-from farm.errors import FarmError, RightMissing, first_line
+from farm.errors import BadParameter, FarmError, RightMissing, first_line
 from farm.masking import masked
 
 app = typer.Typer(
@@ -84,7 +85,7 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
         with silent() if "_FARM_COMPLETE" in os.environ else streams.flushed():
             app(arguments, standalone_mode=True)
     except FarmError as error:
-        _say(str(error))
+        _say(_text_of(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _say("Interrupted. What was submitted is kept and goes on with the next farm run or farm up.")
@@ -106,6 +107,15 @@ def carry_out(arguments: Sequence[str]) -> NoReturn:
         _say(f"This is a defect of the farm: {type(error).__name__}: {error}. FARM_LOG_LEVEL=DEBUG shows where.")
         sys.exit(1)
     sys.exit(0)
+
+
+def _text_of(error: FarmError) -> str:
+    """The message of an error, with a parameter that is wrong as the option of the command line."""
+    if not isinstance(error, BadParameter):
+        return str(error)
+    name = re.match(r"\w*", str(error))
+    assert name is not None
+    return f"--{name[0].replace('_', '-')}{str(error)[name.end() :]}"
 
 
 def _debugging() -> bool:

@@ -36,6 +36,7 @@ from farm.errors import (
     ApiRefused,
     ApiUnreachable,
     BadInput,
+    BadParameter,
     BadServiceUrl,
     FarmError,
     NotFound,
@@ -106,7 +107,7 @@ def name_of(url: str, given: str | None) -> str:
         if "/" in name:
             raise ValueError(f"{name[:40]!r} has a /, and cannot be the name of a farm")
     except ValueError as error:
-        raise BadInput(detail=f"--name: {error}") from None
+        raise BadParameter(parameter="name", why=str(error)) from None
     return name
 
 
@@ -237,7 +238,7 @@ class Pull:
         if stored.outcome is Outcome.KNOWN:
             raise BadInput(
                 detail=f"The same rows of {campaign.name} on {kind} are here as another import, {stored.device_uuids[0]}. "
-                "Delete that import, or pull under the name that it was pulled under (--name)."
+                "Delete that import, or pull under the name that it was pulled under."
             )
 
 

@@ -32,7 +32,7 @@ from farm.compare.statistics import TIE, Bools, Medians, medians_at
 from farm.compare.summaries import ComparedDevice
 from farm.db import campaigns
 from farm.db.arrow_columns import Words
-from farm.errors import BadInput, SideWithoutRows
+from farm.errors import BadInput, BadParameter, SideWithoutRows
 from farm.gemm import ElementTypes
 from farm.kernels.families import family_named
 from farm.protocols import Time
@@ -113,7 +113,7 @@ def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> 
     """
     if bool(query.groups) == (query.by is not None) or len(query.groups) == 1:
         raise BadInput(
-            detail="Name two or more groups, as in: farm compare GROUP GROUP; or use --by type, host, device, day, protocol …"
+            detail="Name two or more groups, as in: farm compare GROUP GROUP; or group by type, host, device, day, protocol …"
         )
     if len(query.groups) > MAX_GROUPS:
         raise BadInput(detail=f"{len(query.groups)} groups; {MAX_GROUPS} can be compared at a time.")
@@ -138,7 +138,7 @@ def aggregate(engine: Engine, query: CompareQuery, *, filling: bool = False) -> 
     kinds_by_group = _counted(rows, wanted, own)
     for name, kinds in kinds_by_group.items():
         if not kinds and chosen.kinds[name]:
-            raise SideWithoutRows(side=name, why="none of its rows has that --family or --dtype")
+            raise SideWithoutRows(side=name, why="none of its rows has that family or those types")
     loaded = {name: kinds for name, kinds in kinds_by_group.items() if kinds}
     time = compared_time.choose(rows, wanted, loaded, query.time)
     rows = time.of(rows, wanted)
@@ -252,10 +252,14 @@ def _choose(engine: Engine, query: CompareQuery, predictable: Collection[str], f
     if query.by is not None:
         own = [kind for kind in known if includes(Group(name=""), kind, campaigns=ids, any_source=query.any_source)]
         if not own:
-            raise SideWithoutRows(side=f"--by {query.by}", why=_why_none(known, "add --any-source"))
+            raise SideWithoutRows(side=f"The grouping by {query.by}", why=_why_none(known, "add --any-source"))
         order, kinds, without = groups_by(query.by, own)
         if len(order) < 2:
-            raise BadInput(detail=f"--by {query.by} makes only one group, {order[0]}. A comparison needs two.")
+            raise BadParameter(
+                parameter="by",
+                value=query.by,
+                why=f"it makes only one group, {order[0]}. A comparison needs two.",
+            )
         notes = [f"{without:,} rows have no {query.by} and are left out."] if without else []
         by = {name: narrow(group_of_value(query.by, name), filters) for name in order}
         return _Chosen(

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from farm.compare.summaries import ComparedDevice
-from farm.errors import AmbiguousDevice, BadInput, BadMoment, BadSide, NothingOfThat, TooManySides
+from farm.errors import AmbiguousDevice, BadMoment, BadParameter, BadSide, NothingOfThat, TooManySides
 from farm.formatting import some_of
 from farm.measurement import Source
 from farm.time_parsing import moment
@@ -232,7 +232,9 @@ def groups_by(key: str, kinds: Sequence[RowKind]) -> tuple[list[str], dict[str, 
             of[str(value)].append(kind)
     if not of:
         known = sorted({name for kind in kinds for name in kind.environment})
-        raise NothingOfThat(what="--by", value=key, there=f"Keys: type, host, device, day, protocol; {_listed(known)}")
+        raise NothingOfThat(
+            what="key to group by", value=key, there=f"Keys: type, host, device, day, protocol; {_listed(known)}"
+        )
     if len(of) > MAX_GROUPS:
         raise TooManySides(by=key, count=len(of), most=MAX_GROUPS)
     names = sorted(of, key=lambda name: (-sum(kind.rows for kind in of[name]), name))
@@ -249,9 +251,9 @@ def parse_prices(given: Iterable[str], names: Sequence[str]) -> dict[str, float]
         except ValueError:
             price = -1.0
         if not name or not 0 < price < float("inf"):
-            raise BadInput(detail=f"--price {text}: write GROUP=PER_HOUR, as in nvidia-h200=3.50")
+            raise BadParameter(parameter="price", value=text, why="write GROUP=PER_HOUR, as in nvidia-h200=3.50")
         if name not in names:
-            raise BadInput(detail=f"--price {text}: no group is {name!r}. Groups: {_listed(names)}")
+            raise BadParameter(parameter="price", value=text, why=f"no group is {name!r}. Groups: {_listed(names)}")
         prices[name] = price
     return prices
 

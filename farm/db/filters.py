@@ -84,7 +84,7 @@ def chosen(
         try:
             conditions.append(translator.sql(parse(written, _vocabulary()).root))
         except BadExpression as error:
-            raise BadFilter(where=f" {written}" if error.character else "", why=str(error)) from None
+            raise BadFilter(value=written if error.character else "", why=str(error)) from None
     values: dict[str, object] = dict(translator.values)
     for condition, name, value in (
         ("device_uuid = ANY(:only_devices)", "only_devices", None if device_uuids is None else list(device_uuids)),
@@ -106,4 +106,4 @@ def computed(only: Filter) -> Iterator[None]:
     except DataError as error:
         if only.sql == "true":
             raise
-        raise BadFilter(where="", why=f"it cannot be computed for a row: {first_line(error.orig)}") from None
+        raise BadFilter(why=f"it cannot be computed for a row: {first_line(error.orig)}") from None

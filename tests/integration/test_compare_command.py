@@ -393,7 +393,7 @@ def test_what_cannot_be_compared_says_what_there_is(command: Command, put: Put) 
     refused(command("compare", "--by", "type", "--type", "h100"), 4, "no device type 'h100'")
     refused(command("compare", h200, a100, "--family", "tild"), 2, "no kernel family")
     refused(command("compare", h200, a100, "--dtype", "f33"), 2, "not an element type")
-    refused(command("compare", h200, a100, "--family", "cublaslt"), 4, "--family or --dtype")
+    refused(command("compare", h200, a100, "--family", "cublaslt"), 4, "that family or those types")
     refused(command("compare", h200, a100, "--price", "x=1"), 2, "no group is 'x'")
     # Of several sides, one without anything in common is left out and named.
     found = json.loads(command("compare", "--by", "type", "--any-source", "--json").stdout)
@@ -456,7 +456,7 @@ def test_training_names_the_rows_that_any_source_would_learn_from(engine: Engine
 
 def test_a_farm_without_rows_says_so(engine: Engine, command: Command) -> None:
     refused(command("compare", "a", "b"), 4, "Types: none yet")
-    refused(command("compare", "--by", "type"), 4, "--by type has no rows")
+    refused(command("compare", "--by", "type"), 4, "The grouping by type has no rows")
 
 
 def test_cards_are_held_against_a_published_folder(command: Command, put: Put) -> None:

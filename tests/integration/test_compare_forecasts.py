@@ -241,7 +241,7 @@ def test_protocols_are_known_of_the_rows_that_a_prediction_is_compared_with_alon
     found = asked(engine, uri, "GPU-3", "GPU-2", "GPU-4")
     (note,) = [note for note in found.notes if "protocol" in note]
     assert "No predictions for GPU-2 and GPU-4: " in note
-    refused(command("compare", H, L, "--mix-protocols"), 2, "--mix-protocols needs --predict")
+    refused(command("compare", H, L, "--mix-protocols"), 2, "--mix-protocols: this goes with predict")
 
 
 def test_sources_and_protocol_of_the_model_stand_beside_what_it_predicts(command: Command, put: Put) -> None:

@@ -240,7 +240,7 @@ def test_a_campaigns_constraint_chooses_the_same_configurations(filled: Engine, 
 def test_a_mistake_is_named_with_its_place(filled: Engine, where: str, says: str) -> None:
     with pytest.raises(BadFilter) as raised:
         read(filled, where)
-    assert str(raised.value).startswith("--where")
+    assert str(raised.value).startswith("where")
     assert says in str(raised.value)
 
 

@@ -230,7 +230,7 @@ def test_a_file_that_is_no_table_is_bad_input(tmp_path: Path, name: str, content
         (
             DEVICE_TYPE,
             "challenger",
-            "has no version or alias challenger. It has: version 1 = champion. Without --version",
+            "has no version or alias challenger. It has: version 1 = champion. Without a version",
         ),
     ],
 )

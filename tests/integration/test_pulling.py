@@ -145,7 +145,7 @@ def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imp
         other = here.command("pull", url, "--name", "c", **given)
         assert other.returncode == 2
         assert "are here as another import" in other.stderr
-        assert "--name" in other.stderr
+        assert "pull under the name that it was pulled under" in " ".join(other.stderr.split())
 
     found = here.rows(source="imported")
     assert len(found) == 24

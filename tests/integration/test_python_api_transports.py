@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import farm
+from farm.errors import BadParameter
 from farm.services import ServiceUrls
 from support.samples import document
 from support.two_transports import CARD, OTHER, TYPE, TwoTransports, two_transports
@@ -195,6 +196,13 @@ def test_a_mistake_has_the_same_error_over_both(clients: TwoTransports, name: st
     assert kind is not farm.FarmError
     assert exit_code in (2, 3, 4)
     assert len(message) > 20
+    assert "--" not in re.sub(r"\(farm .*?\)|farm shapes --list", "", message), "options are those of commands"
+
+
+def test_a_wrong_argument_has_its_name_in_python(clients: TwoTransports) -> None:
+    for client in clients.both:
+        with pytest.raises(BadParameter, match=r"^max_latency soon: write a time above 0"):
+            client.plan(MODEL, max_latency="soon")
 
 
 def test_a_campaign_is_steered_deleted_and_restored_alike_over_both(clients: TwoTransports) -> None:

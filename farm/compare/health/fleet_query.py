@@ -20,7 +20,7 @@ from farm.compare.statistics import Ints
 from farm.db import corrupted_results
 from farm.db.arrow_columns import Words, coded, codes, numbers, read, words
 from farm.devices import IMPORTED_PREFIX
-from farm.errors import BadInput
+from farm.errors import BadParameter
 from farm.measurement import Source
 from farm.vendors.nvidia import events_named
 
@@ -68,7 +68,7 @@ def window(connection: Connection, query: HealthQuery) -> tuple[datetime, dateti
     since = until - WINDOW if query.since is None else query.since
     # A time such as `7d` is by this machine's clock, which may be slightly ahead.
     if since > until + timedelta(minutes=5):
-        raise BadInput(detail=f"--since {since:%Y-%m-%d %H:%M} UTC is in the future.")
+        raise BadParameter(parameter="since", value=f"{since:%Y-%m-%d %H:%M} UTC", why="this is in the future.")
     return since, until
 
 
