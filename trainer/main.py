@@ -19,6 +19,7 @@ from farm.services.encryption import warn_of_plain_connections
 from farm.services.reconnecting import connected_services, set_on_signals
 from farm.services.registering import registered
 from farm.settings import idle_exit_s, settings
+from farm.tracing import running
 
 USAGE = """usage: farm-trainer
 
@@ -54,7 +55,7 @@ def main() -> None:
             settings.cache_clear()
             # One training at a time, in this very process: it holds no device, and libraries are loaded once.
             app = make_app(urls.broker_url, include=("trainer.tasks",))
-            with registered(urls.database_url, ProgramKind.TRAINER):
+            with running(settings(), "trainer"), registered(urls.database_url, ProgramKind.TRAINER):
                 status = consume(
                     app, pool="solo", queues=[TRAIN_QUEUE], name="trainer@%h", stop=stop, idle_s=idle_exit_s()
                 )

@@ -27,6 +27,7 @@ from farm.registry.held_out import FOLDER as HELD_OUT_FOLDER
 from farm.registry.held_out import HeldOut, answers, held_out_files
 from farm.registry.version_details import CARD
 from farm.settings import settings as program_settings
+from farm.tracing import tracing
 from trainer.baseline import baselines
 from trainer.evaluate import Metrics
 from trainer.forest import ForestSettings
@@ -140,7 +141,8 @@ def train_and_register(
         return _outcome(facts, metrics, made_before, began, reused=True)
     with TemporaryDirectory(prefix="gemm-forest-") as made:
         folder = Path(made)
-        learned = learn(table, facts, settings, folder, progress, test)
+        with tracing().span("train model"):
+            learned = learn(table, facts, settings, folder, progress, test)
         with deciding() as check:
             decision = _decide(tracking_uri, device_type, learned.configured, folder, trust)
             card = model_card(facts, table, learned, decision, code_version=code_version, campaign=campaign)

@@ -15,6 +15,7 @@ from farm.campaign import Campaign, Destination, Plan, PlannedJob, plan
 from farm.campaign.strategies import Learn
 from farm.campaign.strategies.draws import FamilyDraw
 from farm.db import campaigns, learning
+from farm.db.farm_key import farm_key
 from farm.db.trainings import TrainingAttempt
 from farm.forest.columns import GROUPED
 from farm.formatting import scalars_text
@@ -22,6 +23,8 @@ from farm.gemm import Problem
 from farm.groups import Groups
 from farm.kernels import Configuration, problem_columns
 from farm.measurement import ALL_FAMILIES
+from farm.tracing import ActiveSpan, ids_of_campaign, tracing
+from farm.tracing.span import PREFIX
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
 from trainer.table import (
     PROBLEM,
@@ -69,11 +72,24 @@ def decide(engine: Engine, started: TrainingAttempt) -> str | None:
     Returns:
         What was decided, for the log; None if another trainer had decided.
     """
+    with tracing().span("decide round") as span:
+        return _decide(engine, started, span)
+
+
+def _name_campaign(span: ActiveSpan | None, engine: Engine, campaign_id: int) -> None:
+    """Adds the campaign and a link to its trace to the span of a round."""
+    if span is not None and (farm := farm_key(engine)) is not None:
+        span.attributes[f"{PREFIX}campaign.id"] = campaign_id
+        span.links.append(ids_of_campaign(farm, campaign_id))
+
+
+def _decide(engine: Engine, started: TrainingAttempt, span: ActiveSpan | None) -> str | None:
     assert started.lane_id is not None
     with engine.connect() as connection:
         round_ = learning.read_round(connection, started.lane_id)
         if round_ is None:
             return None
+        _name_campaign(span, engine, round_.campaign_id)
         campaign = Campaign.from_document(round_.document)
         known = campaigns.known_devices(connection)
         protocol = str(campaign.measure.protocol)

@@ -21,7 +21,10 @@ from farm.db.trainings import TrainingAttempt
 from farm.errors import FarmError, TaskLost
 from farm.registry import Trust, model_name
 from farm.services.task_runner import run_task
+from farm.services.task_spans import TaskSpans
 from farm.settings import settings
+from farm.tracing import ids_of_training, tracing
+from farm.tracing.span import Value
 from trainer.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,6 +49,31 @@ def engine() -> Engine:
     return made.execution_options(isolation_level="AUTOCOMMIT")
 
 
+def _attributes(started: TrainingAttempt) -> dict[str, Value]:
+    return {"training.id": started.training_id, "training.attempt": started.number, "device.type": started.device_type}
+
+
+def _result(result: TrainingOutcome | Decided | str) -> tuple[str | None, dict[str, Value]]:
+    """The error of a training and the attributes of its span."""
+    if isinstance(result, str):
+        return result, {}
+    if isinstance(result, Decided):
+        return None, {}
+    alias = {} if result.alias is None else {"model.alias": result.alias}
+    return None, {"rows": result.rows, "model.name": result.model_name, "model.version": result.version, **alias}
+
+
+_SPANS: TaskSpans[TrainingAttempt, TrainingOutcome | Decided | str] = TaskSpans(
+    name="run training",
+    waiting="wait for trainer",
+    ids_of=ids_of_training,
+    engine=engine,
+    queued_s=lambda started: started.queued_s,
+    attributes=_attributes,
+    result=_result,
+)
+
+
 @shared_task(name=TRAIN)
 def train(training_id: int) -> None:
     """Carries out the training of that id, unless another trainer has it.
@@ -60,6 +88,7 @@ def train(training_id: int) -> None:
         beat=lambda started: _beat(started, progress),
         attempt=lambda started: _attempt(started, progress),
         write_down=_write_down,
+        spans=_SPANS,
     )
 
 
@@ -87,7 +116,7 @@ def _attempt(started: TrainingAttempt, progress: Progress) -> TrainingOutcome | 
             from trainer.rounds import decide
 
             return Decided(decide(engine(), started))
-        with engine().connect() as connection:
+        with tracing().span("read rows"), engine().connect() as connection:
             rows = read_training_table(connection, started.device_type, any_source=started.any_source)
             test = read_test_table(connection, started.device_type, any_source=started.any_source)
         return train_and_register(
@@ -117,7 +146,10 @@ def _deciding(started: TrainingAttempt) -> Iterator[Callable[[], None]]:
     What it yields raises `TaskLost` where this one no longer may, as one that was paused for too long: the training was
     taken back, or the lock was lost with its session.
     """
-    with trainings.deciding(engine(), model_name(started.device_type)) as connection:
+    with (
+        tracing().span("decide promotion"),
+        trainings.deciding(engine(), model_name(started.device_type)) as connection,
+    ):
 
         def check() -> None:
             try:

@@ -26,6 +26,7 @@ from farm.services.reconnecting import connected_services
 from farm.services.registering import registered
 from farm.services.task_runner import heartbeats
 from farm.settings import idle_exit_s, settings
+from farm.tracing import running
 from workers import building
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,11 @@ def serve(stop: threading.Event) -> None:
         log.info("building with %s, %d at a time", " and ".join(toolchains), slots)
         app = make_app(urls.broker_url, include=("workers.building",))
         name = f"{host_name()}:{os.getpid()}"
-        with _announced(engine, name, toolchains, slots), registered(urls.database_url, ProgramKind.BUILDER):
+        with (
+            running(settings(), "builder"),
+            _announced(engine, name, toolchains, slots),
+            registered(urls.database_url, ProgramKind.BUILDER),
+        ):
             # The compiler is a process of its own, so threads are enough.
             consume(
                 app,

@@ -23,8 +23,11 @@ from farm.errors import BadBinary, BuildFailed, CompilerMissing, DoesNotCompile,
 from farm.kernels.families import binary_from_json
 from farm.kernels.toolchains import NVCC
 from farm.services.task_runner import run_task
+from farm.services.task_spans import TaskSpans
 from farm.settings import settings
 from farm.signing import Purpose, Signer
+from farm.tracing import ids_of_kernel, tracing
+from farm.tracing.span import Value
 from workers.kernels.toolchains import Compiler, compiler_of
 
 log = logging.getLogger(__name__)
@@ -72,13 +75,40 @@ def _signer() -> Signer:
     return signing_keys.signer(settings(), Purpose.KERNEL)
 
 
+def _attributes(started: BuildAttempt) -> dict[str, Value]:
+    description = started.description
+    known = {name: str(description[name]) for name in ("arch", "template") if name in description}
+    return {
+        "kernel.id": started.kernel_id,
+        "kernel.hash": started.hash,
+        "kernel.attempt": started.number,
+        **{f"kernel.{name}": value for name, value in known.items()},
+    }
+
+
+def _result(result: Built | FarmError) -> tuple[str | None, dict[str, Value]]:
+    """The error of a build and the attributes of its span."""
+    return (None, {"kernel.bytes": result.record.bytes}) if isinstance(result, Built) else (str(result), {})
+
+
+_SPANS: TaskSpans[BuildAttempt, Built | FarmError] = TaskSpans(
+    name="run build",
+    waiting="wait for builder",
+    ids_of=ids_of_kernel,
+    engine=engine,
+    queued_s=lambda started: started.queued_s,
+    attributes=_attributes,
+    result=_result,
+)
+
+
 @shared_task(name=BUILD)
 def build_kernel(kernel_id: int) -> None:
     """Builds the kernel of that id, unless another builder has it.
 
     If the database or the process fails, the coordinator takes the kernel back, and another attempt starts.
     """
-    run_task(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down)
+    run_task(kernel_id, "kernel", start=_start, beat=_beat, attempt=_attempt, write_down=_write_down, spans=_SPANS)
 
 
 def _start(kernel_id: int) -> BuildAttempt | None:
@@ -95,7 +125,8 @@ def _attempt(started: BuildAttempt) -> Built | FarmError:
     """Builds the kernel and puts it into the store. Returns the error if that fails."""
     try:
         built = _built(started)
-        _store().put(started.hash, built.code)
+        with tracing().span("store kernel"):
+            _store().put(started.hash, built.code)
     except FarmError as error:
         return error
     except Exception as error:
@@ -116,7 +147,8 @@ def _built(started: BuildAttempt) -> Built:
         log.info("compiling %s", binary, extra={"kernel_id": started.kernel_id})
         with engine().connect() as connection:
             definition = definitions.of_binary(connection, binary)
-        built = compiler.compile(binary).signed(_signer())
+        with tracing().span("compile kernel"):
+            built = compiler.compile(binary).signed(_signer())
         del definition  # known until here
         cache.put(built)
     return built

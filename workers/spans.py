@@ -25,17 +25,17 @@ from farm.db.batches import ClaimedJob, Failure, Lease
 from farm.db.farm_key import farm_key
 from farm.devices import DeviceIdentity
 from farm.errors import first_line
+from farm.kernels.span_attributes import attributes_of
 from farm.services.home import Home
 from farm.settings import Settings
 from farm.tracing import Kind, Span, SpanIds, ids_of_batch, ids_of_campaign, new_ids, running, tracing
-from farm.tracing.span import PREFIX, Value
+from farm.tracing.span import MAX_ERROR_CHARACTERS, PREFIX, Value
 from farm.variables import WORKER_SPANS
 
 log = logging.getLogger(__name__)
 
 SPANS_PER_DATAGRAM = 64
 MAX_DATAGRAM_BYTES = 1 << 18
-MAX_ERROR_CHARACTERS = 300
 LOOK_SECONDS = 0.5
 _SOCKET = "spans"
 
@@ -137,7 +137,7 @@ def _span(
 ) -> Span:
     error, own = None, dict(attributes)
     if step.job is not None:
-        own |= _of_job(step.job)
+        own |= {f"{PREFIX}job.id": step.job.id, **attributes_of(step.job.configuration)}
         if (failure := failures.get(step.job.id)) is not None:
             error = f"{failure.kind}: {failure.message}"[:MAX_ERROR_CHARACTERS]
     elif step.name == LAND:
@@ -153,19 +153,6 @@ def _span(
         links=links if step.name == CLAIM else (),
         error=error or ("it failed" if step.failed else None),
     )
-
-
-def _of_job(job: ClaimedJob) -> dict[str, Value]:
-    problem, kernel = job.configuration.problem, job.configuration.kernel
-    return {
-        f"{PREFIX}job.id": job.id,
-        f"{PREFIX}kernel.family": kernel.family,
-        f"{PREFIX}gemm.m": problem.shape.m,
-        f"{PREFIX}gemm.n": problem.shape.n,
-        f"{PREFIX}gemm.k": problem.shape.k,
-        f"{PREFIX}gemm.types": str(problem.types),
-        f"{PREFIX}gemm.layout": str(problem.layout),
-    }
 
 
 def batch_spans(identity: DeviceIdentity) -> BatchSpans:

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from farm import python_program
 from farm.cli import measurement_view
+from farm.cli.measurement_spans import traced
 from farm.cli.measuring_options import DeviceOption, ProtocolOption, RulesOption, SourceOption, defined, rules_of
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.streams import ascii_text
@@ -114,8 +115,9 @@ def measure(
     selection = configured if device is None else device
 
     def say_which(opened: Answer) -> None:
+        here = opened["opened"]
+        spans.opened(here)
         if opened["of"] > 1:
-            here = opened["opened"]
             text = f"{selection} names {opened['of']} devices; the first is used: {here['name']}, {here['uuid']}"
             remarks.print(escape(text))
 
@@ -128,9 +130,10 @@ def measure(
         "definitions": [definition.to_json() for definition in definitions],
     }
     command = python_program.program("workers.single", json.dumps(request))
-    with remarks.status("measuring") as status, ExitStack() as shown_progress:
+    with traced(requested) as spans, remarks.status("measuring") as status, ExitStack() as shown_progress:
         soaking = _soaking(status, shown_progress, soak_s)
         answer = answer_of(command, job_seconds=under.job_seconds, opened=say_which, soaking=soaking)
+        spans.ended(answer)
     if "refused" in answer:
         raise refusal(**answer["refused"])
     if as_json:

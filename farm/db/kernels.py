@@ -39,6 +39,7 @@ class BuildAttempt:
     number: int  # of the attempt, from 1
     hash: str
     description: dict[str, Any]  # of a farm.kernels.binary.Binary
+    queued_s: float = 0.0  # from the request to this attempt
 
 
 _WANT = text("""
@@ -140,7 +141,8 @@ def start(connection: Connection, kernel_id: int, toolchains: Sequence[str], *, 
     if row is None:
         connection.execute(_PASS_ON, {"id": kernel_id, "toolchains": list(toolchains)})
         return None
-    return BuildAttempt(row.id, row.starts, row.hash, row.description)
+    queued_s = (row.started_at - row.wanted_at).total_seconds()
+    return BuildAttempt(row.id, row.starts, row.hash, row.description, queued_s)
 
 
 def beat(connection: Connection, started: BuildAttempt) -> bool:

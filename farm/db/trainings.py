@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine, text
@@ -29,6 +29,8 @@ class TrainingAttempt:
     protocol: str | None = None
     # The learning round that it decides on (`farm.db.learning`); None: it makes a model and registers it.
     lane_id: int | None = None
+    # Seconds from the request to this attempt.
+    queued_s: float = field(default=0.0, compare=False)
 
 
 _TRAININGS = TaskTable(
@@ -79,7 +81,10 @@ def start(connection: Connection, training_id: int) -> TrainingAttempt | None:
     row = _TRAININGS.start(connection, training_id)
     if row is None:
         return None
-    return TrainingAttempt(training_id, row.starts, row.device_type, row.any_source, row.protocol, row.lane_id)
+    queued_s = (row.started_at - row.requested_at).total_seconds()
+    return TrainingAttempt(
+        training_id, row.starts, row.device_type, row.any_source, row.protocol, row.lane_id, queued_s
+    )
 
 
 _BEAT = text(f"""

@@ -11,6 +11,7 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from farm.errors import FarmError, TaskLost, first_line
+from farm.services.task_spans import TaskSpans
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def run_task(
     beat: Callable[[S], bool],
     attempt: Callable[[S], R],
     write_down: Callable[[S, R], bool],
+    spans: TaskSpans[S, R],
 ) -> None:
     """Runs the task of that id, unless another program has it. `what` names its kind, such as `training`.
 
@@ -48,9 +50,11 @@ def run_task(
         started = start(task_id)
         if started is None:
             return
-        with heartbeats(lambda: held(beat(started)), **ids):
-            result = attempt(started)
-        held(write_down(started, result))
+        with spans.attempt(task_id, started) as span:
+            with heartbeats(lambda: held(beat(started)), **ids):
+                result = attempt(started)
+            spans.ended(span, result)
+            held(write_down(started, result))
     except TaskLost as error:
         log.warning("%s", error, extra=ids)
     except OperationalError as error:

@@ -134,7 +134,7 @@ class Exporting(Recorder):
     def _samples(self, trace: int) -> bool:
         return self._provider.sampler.should_sample(None, trace, "").decision is not Decision.DROP
 
-    def _new_ids(self, parent: SpanIds | None) -> SpanIds:
+    def new_ids(self, parent: SpanIds | None) -> SpanIds:
         made = new_ids(parent)
         return replace(made, sampled=self._samples(made.trace)) if made.sampled is None else made
 

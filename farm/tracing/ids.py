@@ -1,4 +1,4 @@
-"""Ids of spans: those of campaigns and batches follow from the farm, others are random (pure)."""
+"""Ids of spans: those of campaigns, batches, trainings and kernels follow from the farm, others are random (pure)."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def ids_of_campaign(farm: str, campaign_id: int) -> SpanIds:
 def ids_of_batch(farm: str, batch_id: int) -> SpanIds:
     """The first span of the trace of a batch."""
     return _derived("batch", farm, batch_id)
+
+
+def ids_of_training(farm: str, training_id: int) -> SpanIds:
+    """The trace of a training. Each attempt has a first span of its own in it: `new_ids` of these."""
+    return _derived("training", farm, training_id)
+
+
+def ids_of_kernel(farm: str, kernel_id: int) -> SpanIds:
+    """The trace of a kernel. Each attempt to build it has a first span of its own in it: `new_ids` of these."""
+    return _derived("kernel", farm, kernel_id)
 
 
 def _derived(kind: str, farm: str, number: int) -> SpanIds:

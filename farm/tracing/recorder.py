@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 from farm.tracing.ids import SpanIds, new_ids
 from farm.tracing.span import ActiveSpan, Kind, Span, Value
@@ -45,8 +46,36 @@ class Recorder:
             yield None
             return
         parent = parent or current()
-        active = ActiveSpan(name, self._new_ids(parent), attributes)
-        token, began_ns = _current.set(active.ids), time.time_ns()
+        with self._block(
+            Span(
+                name=name,
+                ids=self.new_ids(parent),
+                parent=parent,
+                kind=kind,
+                began_ns=time.time_ns(),
+                ended_ns=0,
+                attributes=attributes,
+            )
+        ) as active:
+            yield active
+
+    @contextmanager
+    def first_span(
+        self, name: str, ids: SpanIds, *, began_ns: int, kind: Kind = Kind.INTERNAL, **attributes: Value
+    ) -> Iterator[ActiveSpan | None]:
+        """Records what began before the block, and ends with it, as a span without a parent."""
+        if not self.on:
+            yield None
+            return
+        with self._block(
+            Span(name=name, ids=ids, kind=kind, began_ns=began_ns, ended_ns=0, attributes=attributes)
+        ) as active:
+            yield active
+
+    @contextmanager
+    def _block(self, begun: Span) -> Iterator[ActiveSpan]:
+        active = ActiveSpan(begun.name, begun.ids, dict(begun.attributes))
+        token = _current.set(active.ids)
         try:
             yield active
         except BaseException as error:
@@ -55,13 +84,14 @@ class Recorder:
         finally:
             _current.reset(token)
             self.record(
-                Span(
-                    name=active.name, ids=active.ids, parent=parent, kind=kind, began_ns=began_ns, ended_ns=time.time_ns(),
-                    attributes=active.attributes, links=tuple(active.links), error=active.error,
+                replace(
+                    begun, name=active.name, ended_ns=time.time_ns(), attributes=active.attributes,
+                    links=tuple(active.links), error=active.error,
                 )
             )  # fmt: skip
 
-    def _new_ids(self, parent: SpanIds | None) -> SpanIds:
+    def new_ids(self, parent: SpanIds | None) -> SpanIds:
+        """Ids as `farm.tracing.new_ids`. An exporter decides whether a new trace is sampled."""
         return new_ids(parent)
 
     def close(self) -> None:

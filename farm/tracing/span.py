@@ -14,6 +14,9 @@ Value = str | int | float | bool
 PREFIX = "gemm_farm."
 """Of the names of the farm's own attributes."""
 
+MAX_ERROR_CHARACTERS = 300
+"""Of the error of a span that has the message of a failure."""
+
 
 class Kind(StrEnum):
     """The role of a span, as OpenTelemetry names it."""

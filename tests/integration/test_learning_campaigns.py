@@ -17,11 +17,13 @@ from farm.broker.queues import TRAIN_QUEUE, client_name
 from farm.campaign import Campaign
 from farm.db import batches, learning, measurements, open_jobs, trainings
 from farm.db.campaigns import Stored
+from farm.db.farm_key import farm_key
 from farm.devices import DeviceIdentity
 from farm.errors import TaskLost
 from farm.measurement import TEST_ROW, is_test_row
 from farm.services import ServiceUrls
 from farm.services.urls import redis_client_url
+from farm.tracing import Collected, ids_of_campaign, taking
 from support import learning_curves
 from support.commands import farm_here, refused
 from support.learning_campaigns import begun, decided, learning_campaign, measure, requested, state
@@ -86,10 +88,15 @@ def test_the_next_round_is_requested_while_the_last_jobs_are_measured(
 
 
 def test_a_target_that_is_reached_ends_the_campaign(engine: Engine, device: int, submit: Submit) -> None:
-    submit(learning_campaign(target={"blas": 900}))
+    stored = submit(learning_campaign(target={"blas": 900}))
     measure(engine, device)
     (training,) = requested(engine)
-    assert "it ends, as the target is reached" in str(decided(engine, training))
+    with taking(Collected(2)) as recorder:
+        assert "it ends, as the target is reached" in str(decided(engine, training))
+    (span,) = recorder.take()
+    campaign = ids_of_campaign(str(farm_key(engine)), stored.campaign_id)
+    assert (span.name, span.links) == ("decide round", (campaign,))
+    assert span.attributes == {"gemm_farm.campaign.id": stored.campaign_id}
 
 
 def test_a_domain_without_a_further_problem_ends_the_campaign(engine: Engine, device: int, submit: Submit) -> None:

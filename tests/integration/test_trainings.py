@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,6 +29,7 @@ from farm.coordinator.loop import Coordinator
 from farm.coordinator.task_dispatch import SILENT_SECONDS, trainings_of
 from farm.db import measurements, trainings
 from farm.db.campaigns import Stored
+from farm.db.farm_key import farm_key
 from farm.db.states import TrainingState
 from farm.db.task_rows import MAX_ATTEMPTS
 from farm.db.trainings import TrainingAttempt
@@ -37,8 +39,10 @@ from farm.services import ServiceUrls
 from farm.services.consumers import is_consumed
 from farm.services.session import Session
 from farm.settings import Settings
+from farm.tracing import ids_of_training
 from support.cheap_training import cheap_trainings
 from support.homes import environment, eventually
+from support.otlp_collector import Collector, collecting
 from support.samples import cpu, document, row
 from support.training_tables import tiled_table
 from trainer import tasks
@@ -359,6 +363,10 @@ class Trainer:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(120)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -375,9 +383,9 @@ def trainer(
 ) -> Iterator[Callable[..., Trainer]]:
     made = []
 
-    def start(*, slow: bool = False) -> Trainer:
+    def start(*, slow: bool = False, **more: str) -> Trainer:
         urls = {"FARM_DATABASE_URL": database_url, "FARM_BROKER_URL": str(farm_services.broker_url)}
-        made.append(Trainer(tmp_path, {**urls, "MLFLOW_TRACKING_URI": tracking_uri}, slow=slow))
+        made.append(Trainer(tmp_path, {**urls, "MLFLOW_TRACKING_URI": tracking_uri, **more}, slow=slow))
         return made[-1]
 
     yield start
@@ -475,10 +483,35 @@ def test_farm_train_gets_its_model_without_a_coordinator_though_the_message_is_l
     asking = threading.Thread(target=ask)
     asking.start()
     eventually(lambda: broker.delete(TRAIN_QUEUE))
-    trainer()
-    asking.join(120)
-    assert came["cpu-test"].state == "done", came
-    assert came["cpu-test"].outcome["rows"] == 12
+    with collecting() as collector:
+        one = trainer(FARM_OTEL_ENDPOINT=collector.url)
+        asking.join(120)
+        assert came["cpu-test"].state == "done", came
+        assert came["cpu-test"].outcome["rows"] == 12
+        one.stop()
+    check_spans(collector, measured, came["cpu-test"].id)
+
+
+def check_spans(collector: Collector, engine: Engine, training_id: int) -> None:
+    """A training is one trace, from its request to the decision."""
+    trace = f"{ids_of_training(str(farm_key(engine)), training_id).trace:032x}"
+    (trained,) = collector.named("run training")
+    assert (trained.program, trained.trace, trained.parent, trained.failed) == ("gemm-farm-trainer", trace, "", False)
+    attributes = {name.removeprefix("gemm_farm."): value for name, value in trained.attributes.items()}
+    assert attributes == {
+        "training.id": training_id, "training.attempt": 1, "device.type": "cpu-test", "rows": 12,
+        "model.name": "gemm-forest-cpu-test", "model.version": "1", "model.alias": "challenger",
+    }  # fmt: skip
+    parts = [one for one in collector.spans if one.parent == trained.span]
+    assert [one.name for one in parts] == ["wait for trainer", "read rows", "train model", "decide promotion"]
+    assert {one.trace for one in parts} == {trace}
+    assert parts[0].began_ns == trained.began_ns
+    found = stored(engine, training_id)
+    waited_s = (found["started_at"] - found["requested_at"]).total_seconds()
+    assert 1e-9 * (parts[0].ended_ns - parts[0].began_ns) == pytest.approx(waited_s, abs=1e-5)
+    for earlier, later in pairwise(parts):
+        assert earlier.ended_ns <= later.began_ns
+    assert parts[-1].ended_ns <= trained.ended_ns
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ def helm(tmp_path: Path, *words: str, values: dict[str, Any] | None = None) -> s
     return subprocess.run(line, env=own, capture_output=True, text=True, timeout=120, check=False)
 
 
-TRACED = {"farm-coordinator", "farm-web", "farm-gpu-worker", "farm-cpu-worker"}
+TRACED = {"farm-coordinator", "farm-web", "farm-trainer", "farm-builder", "farm-gpu-worker", "farm-cpu-worker"}
 """Pods whose programs export spans."""
 
 

@@ -46,6 +46,7 @@ from farm.services import processes
 from support.command_tree import top_level
 from support.commands import called
 from support.homes import environment, eventually, processes_under
+from support.otlp_collector import collecting
 from support.own_kernels import block_of, defined
 from workers import devices, single
 from workers.device_lock import DeviceLock, lock_folder
@@ -112,6 +113,35 @@ def program(tmp_path: Path) -> Command:
         )
 
     return run
+
+
+# --- what is traced ----------------------------------------------------------------------------------
+
+
+def test_a_measurement_is_traced_where_a_collector_is_set(inside: Command) -> None:
+    arguments = (RECORDED, "--device", f"recorded:{RECORDING}", "--json")
+    with collecting() as collector:
+        done = inside(*arguments, FARM_OTEL_ENDPOINT=collector.url)
+        failed = inside("tiled(tile=28) 1x1x1 f32", *arguments[1:], FARM_OTEL_ENDPOINT=collector.url)
+    assert (done.returncode, failed.returncode != 0) == (0, True)
+    first, second = collector.named("farm measure")
+    assert (first.program, first.parent, first.failed, second.failed) == ("gemm-farm-cli", "", False, True)
+    own = {name.removeprefix("gemm_farm."): value for name, value in first.attributes.items()}
+    assert own["device.uuid"] == json.loads(done.stdout)["device"]["uuid"]
+    assert (own["kernel.family"], own["gemm.m"], own["gemm.n"], own["gemm.k"]) == ("tiled", 2048, 2048, 512)
+    for measured in (first, second):
+        opened, last = (one for one in collector.spans if one.parent == measured.span)
+        assert [(one.name, one.trace, one.failed) for one in (opened, last)] == [
+            ("open device", measured.trace, False),
+            ("measure configuration", measured.trace, measured.failed),
+        ]
+        assert measured.began_ns <= opened.began_ns <= opened.ended_ns == last.began_ns <= measured.ended_ns
+
+
+def test_a_collector_that_is_away_costs_no_measurement(inside: Command) -> None:
+    arguments = (RECORDED, "--device", f"recorded:{RECORDING}", "--json")
+    done = inside(*arguments, FARM_OTEL_ENDPOINT="http://127.0.0.1:1")
+    assert (done.returncode, "measurement" in json.loads(done.stdout)) == (0, True)
 
 
 # --- what is measured --------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from farm.tracing import (
     traceparent,
     tracing,
 )
+from farm.tracing.span import MAX_ERROR_CHARACTERS
 from support.samples import cpu
 from workers import spans
 
@@ -186,7 +187,7 @@ def test_a_batch_is_handed_on_after_it_landed(listener: socket.socket, tmp_path:
     }
     assert [one.name for one in found if one.links == (ids_of_campaign("7/farm", 3),)] == [spans.CLAIM]
     assert [one.attributes["gemm_farm.job.id"] for one in found if one.error is not None] == [2]
-    assert max(len(one.error or "") for one in found) <= spans.MAX_ERROR_CHARACTERS
+    assert max(len(one.error or "") for one in found) <= MAX_ERROR_CHARACTERS
     shape = {key: found[1].attributes[f"gemm_farm.gemm.{key}"] for key in "mnk"}
     assert shape == {"m": 128, "n": 256, "k": 64}
 

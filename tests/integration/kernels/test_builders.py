@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,17 @@ from farm.builds.stores import DatabaseStore
 from farm.campaign import Campaign
 from farm.db import batches, campaigns, devices, kernels
 from farm.db.campaigns import Stored
+from farm.db.farm_key import farm_key
 from farm.db.task_rows import MAX_ATTEMPTS
 from farm.kernels.toolchains import BUILT_WITH
 from farm.services import ServiceUrls
 from farm.settings import Settings
 from farm.signing import Purpose
+from farm.tracing import ids_of_kernel
 from support.batch_steps import claim
 from support.homes import eventually
 from support.kernel_builds import TOOLCHAINS_HERE, TRITON, Submit, awaited, binary_of, states
+from support.otlp_collector import Collector, collecting
 from support.programs import COORDINATOR, FARM_WORKER, Start
 from support.samples import ahead
 from support.toolkit import Toolkit
@@ -110,8 +114,16 @@ def test_compile_errors_and_broken_hosts_end_differently(
     toolkit.refuse("-DSTAGES=3")
     toolkit.spoil("-DSTAGES=2")
     start_program(COORDINATOR)
-    start_program(FARM_WORKER, "--build", name="builder")
-    eventually(lambda: set(states(engine).values()) == {"failed"})
+    with collecting() as collector:
+        builder = start_program(FARM_WORKER, "--build", name="builder", FARM_OTEL_ENDPOINT=collector.url)
+        eventually(lambda: set(states(engine).values()) == {"failed"})
+        assert builder.stop() == 0
+    attempts = collector.named("run build")
+    assert all(one.failed and not one.parent for one in attempts)
+    assert len({one.trace for one in attempts}) == 2
+    assert sorted(one.attributes["gemm_farm.kernel.attempt"] for one in attempts) == [1, 1, 2, 3]
+    assert len(collector.named("compile kernel")) == len(attempts)
+    assert not collector.named("store kernel")
     with engine.connect() as connection:
         found = {k["label"].split("stages ")[1][0]: k for k in kernels.listed(connection)}
         final = {row.id: row.final for row in connection.execute(text("SELECT id, final FROM kernels"))}
@@ -159,17 +171,38 @@ def test_a_builder_with_two_toolchains_builds_the_kernels_of_both(
     triton = TritonToolkit(tmp_path / "triton")
     path = os.pathsep.join((triton.variables["PYTHONPATH"], toolkit.variables["PYTHONPATH"]))
     start_program(COORDINATOR)
-    builder = start_program(FARM_WORKER, "--build", name="builder", PYTHONPATH=path)
-    eventually(lambda: states_by_toolchain(engine) == [("cutlass", "built"), *[("triton", "built")] * 2])
-    eventually(lambda: awaited(engine, stored) == (0, 0, 0))
-    with engine.connect() as connection:
-        (announced,) = kernels.builders(connection, silent_after=60)
-        listed = kernels.listed(connection)
-    assert announced["toolchains"] == TOOLCHAINS_HERE
-    assert sorted(k["toolchain"] for k in listed) == [TOOLCHAINS_HERE[0], *[TOOLCHAINS_HERE[1]] * 2]
-    assert {k["record"]["registers"] for k in listed if k["toolchain"] == "triton 3.9.0"} == {168}
-    assert len(triton.compiled()) == 3  # one to prove that it works
-    assert builder.stop() == 0
+    with collecting() as collector:
+        variables = {"PYTHONPATH": path, "FARM_OTEL_ENDPOINT": collector.url}
+        builder = start_program(FARM_WORKER, "--build", name="builder", **variables)
+        eventually(lambda: states_by_toolchain(engine) == [("cutlass", "built"), *[("triton", "built")] * 2])
+        eventually(lambda: awaited(engine, stored) == (0, 0, 0))
+        with engine.connect() as connection:
+            (announced,) = kernels.builders(connection, silent_after=60)
+            listed = kernels.listed(connection)
+        assert announced["toolchains"] == TOOLCHAINS_HERE
+        assert sorted(k["toolchain"] for k in listed) == [TOOLCHAINS_HERE[0], *[TOOLCHAINS_HERE[1]] * 2]
+        assert {k["record"]["registers"] for k in listed if k["toolchain"] == "triton 3.9.0"} == {168}
+        assert len(triton.compiled()) == 3  # one to prove that it works
+        assert builder.stop() == 0
+    for kernel in listed:
+        check_spans(collector, engine, kernel)
+
+
+def check_spans(collector: Collector, engine: Engine, kernel: Mapping[str, object]) -> None:
+    """The build of a kernel is one trace, from its request to the end."""
+    trace = f"{ids_of_kernel(str(farm_key(engine)), kernel['kernel_id']).trace:032x}"
+    (built,) = collector.named("run build", kernel_id=kernel["kernel_id"])
+    assert (built.program, built.trace, built.parent, built.failed) == ("gemm-farm-builder", trace, "", False)
+    assert built.attributes["gemm_farm.kernel.hash"] == kernel["hash"]
+    parts = [one for one in collector.spans if one.parent == built.span]
+    assert [(one.name, one.trace) for one in parts] == [
+        (name, trace) for name in ("wait for builder", "compile kernel", "store kernel")
+    ]
+    waited, *_, last = parts
+    assert waited.began_ns == built.began_ns
+    assert last.ended_ns <= built.ended_ns
+    waited_s = (kernel["started_at"] - kernel["wanted_at"]).total_seconds()
+    assert 1e-9 * (waited.ended_ns - waited.began_ns) == pytest.approx(waited_s, abs=1e-5)
 
 
 def test_a_builder_of_one_toolchain_leaves_the_kernels_of_others(
