@@ -23,6 +23,8 @@ _QUIET = {
     # No telemetry.
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
+    # No spans of its own for the collector of the farm.
+    "MLFLOW_ENABLE_OTLP_EXPORTER": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }

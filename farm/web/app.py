@@ -32,6 +32,8 @@ from farm.web.security import Guard, Policy
 from farm.web.traced import Traced
 
 if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig
+
     from farm.web.oidc.configuration import Configuration
 
 DESCRIPTION = """\
@@ -44,6 +46,16 @@ If the server requires tokens, send one as `Authorization: Bearer TOKEN`. Errors
 
 MAX_THREADS = 20
 """Requests in work at a time, each in a thread with one connection to the database. Others wait."""
+
+
+_NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""FastAPI's own spans would have queries and paths, which name campaigns. `Traced` makes those of the farm."""
 
 
 class App(FastAPI):
@@ -87,6 +99,7 @@ def make_app(
     app = App(
         policy=policy,
         metrics=metrics or Metrics(),
+        telemetry=_NO_TELEMETRY,
         title="GEMM Farm",
         version=farm.__version__,
         description=DESCRIPTION,

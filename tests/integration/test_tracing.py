@@ -59,7 +59,9 @@ def test_a_campaign_is_traced_from_its_submission_to_its_rows_and_ends_without_a
         port = free_port()
         coordinator = start(COORDINATOR, **traced)
         worker = start(FARM_WORKER, "--devices", f"recorded:{RECORDING}?scale=0.01", **traced)
-        start((*FARM, "serve"), "--port", str(port), **traced)
+        # FastAPI could export more, with queries and paths that name campaigns.
+        of_fastapi = {"FASTAPI_OTEL_AUTO_CONFIGURE": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+        start((*FARM, "serve"), "--port", str(port), **traced, **of_fastapi)
         eventually(lambda: number(engine, "SELECT count(*) FROM devices WHERE last_seen_at > first_seen_at"))
 
         def submit(name: str, *, m: int) -> None:
@@ -90,6 +92,11 @@ def test_a_campaign_is_traced_from_its_submission_to_its_rows_and_ends_without_a
         eventually(lambda: collector.named("farm submit"))
         check_submission(collector)
         check_batches(collector, engine)
+        assert collector.paths == {"/v1/traces"}
+        assert {one.program for one in collector.spans} == {
+            f"gemm-farm-{program}" for program in ("cli", "coordinator", "web", "worker")
+        }
+        assert not {"url.path", "url.query"} & {name for one in collector.spans for name in one.attributes}
         assert database_url.rpartition("@")[0] not in json.dumps([one.attributes for one in collector.spans])
 
         stack.close()  # the collector is gone

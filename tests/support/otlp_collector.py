@@ -33,6 +33,7 @@ class Received:
 class Collector:
     url: str
     spans: list[Received] = field(default_factory=list)
+    paths: set[str] = field(default_factory=set)
 
     def named(self, name: str, **attributes: Any) -> list[Received]:
         """The spans of that name; `batch_id` stands for `gemm_farm.batch.id`."""
@@ -72,6 +73,7 @@ def collecting() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
+            collector.paths.add(self.path)
             taken = self.path == "/v1/traces"
             collector.spans.extend(_read(body) if taken else ())
             self.send_response(200 if taken else 404)
