@@ -122,8 +122,8 @@ def test_a_wrong_kernel_is_caught(device: CudaDevice, size: int, monkeypatch: py
     sabotages = {
         WrongResult: ("for (int i = 0; i < TILE; ++i)", "for (int i = (row == 5 && column == 9); i < TILE; ++i)"),
         ElementNotWritten: (
-            "if (row < m && column < n) {",
-            "if (row < m && column < n && row + column != m + n - 2) {",
+            "if (row < m && column < columns) {",
+            "if (row < m && column < columns && row + column != m + columns - 2) {",
         ),
     }
     # Another tile for each: a compiled kernel is kept by its options.

@@ -85,7 +85,7 @@ def test_each_operation_is_a_kernel_of_its_own(device: CudaDevice, text: str) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["cublaslt() 64 f16 fused=silu", "cublaslt() 64 i8 nt fused=relu", "cutlass() 64 f16 fused=bias"]
+    "text", ["cublaslt() 64 f16 fused=silu", "cublaslt() 64 i8 nt fused=relu", "cutlass() 64 f16 beta=1 fused=bias"]
 )
 def test_what_it_does_not_support_is_invalid_and_harms_nothing(device: CudaDevice, text: str) -> None:
     with pytest.raises(InvalidOnDevice):

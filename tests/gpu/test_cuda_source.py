@@ -29,6 +29,8 @@ from support.quick import QUICK
 from workers.devices.cuda import CudaDevice
 from workers.kernels.toolchains import nvcc
 
+# The referee compares times of each kernel that comes as source.
+pytestmark = pytest.mark.alone
 COMPILED = (30,)
 """Cheats that do not compile."""
 
@@ -57,7 +59,6 @@ def test_a_device_side_launch_does_not_compile(device: CudaDevice, definition: D
         device.measure(cheat(30, definition), QUICK)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("number", IN_A_PROCESS, ids=lambda n: CHEATS[n])
 def test_kernels_that_hang_or_fault_end_their_process_alone(definition: Definition, number: int) -> None:
     assert refused_in_a_process(definition, cheat(number, definition))["kind"] == "killed"
@@ -72,7 +73,6 @@ def test_an_honest_kernel_next_to_the_cheats_is_measured(device: CudaDevice, def
     assert row.details["referee_ms"] == pytest.approx(row.runtime_ms, rel=0.1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("pair", HONEST, ids=str)
 def test_the_source_of_tiled_takes_as_long_as_the_family(device: CudaDevice, pair: Pair) -> None:
     definition = tiled(pair.built_in.problem.types.ab)
