@@ -138,7 +138,7 @@ def test_campaigns_come_in_pages(api: Asking) -> None:
 MISTAKES = (
     ("campaigns/nothing", "NoSuchCampaign", 404, "There is no campaign 'nothing'. Known: small, done"),
     ("results?where=no_such > 1", "BadFilter", 400, "there is no column no_such"),
-    ("results?sort=nothing", "BadInput", 400, "no such column"),
+    ("results?sort=nothing", "BadParameter", 400, "no such column"),
     ("results?since=yesterday", "BadMoment", 400, "'yesterday' is not a time"),
     ("results?device=GPU-9", "UnknownDevice", 404, "GPU-1"),
     ("results?limit=20001", "BadRequest", 422, "query.limit: Input should be less than or equal to 20000"),
