@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
-import io
 import itertools
 import json
 import os
@@ -45,7 +44,7 @@ from farm import registry, shipped
 from farm.api import models
 from farm.api.results import Identity, Results
 from farm.exporters import TUNED, aiconfigurator, block_linears, dataset, inductor
-from farm.exporters.exporter import Export
+from farm.exporters.exporter import Export, contents
 from farm.exporters.tuned import Proof, TunedChoice
 from farm.kernels import Configuration
 from farm.paired import PairedResult, Verdict
@@ -97,10 +96,10 @@ class RecordedFarm:
 
 
 def written(export: Export, folder: Path) -> None:
-    for file in export.files:
-        path = folder / file.name
+    for name, content in contents(export).items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.content)
+        path.write_bytes(content)
 
 
 def loaded_by_aiconfigurator(export: Export, folder: Path) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def loaded_by_aiconfigurator(export: Export, folder: Path) -> dict[str, Any]:
     database = get_database(
         Path(system.name).stem, backend, version, systems_paths=[str(folder)], strict_provenance=True
     )
-    rows = pq.read_table(io.BytesIO(table.content)).to_pylist()
+    rows = pq.read_table(folder / table.name).to_pylist()
     off, off_energy, energies, sources = list[float](), list[float](), list[float](), set[str]()
     for row in rows:
         operation = GEMM("one", 1.0, row["n"], row["k"], GEMMQuantMode[row["gemm_dtype"]])
@@ -272,7 +271,7 @@ def of_inductor() -> list[dict[str, Any]]:
     from torch._inductor.virtualized import V
 
     export, choices = tuned("inductor", "bf16 nt")
-    config.lookup_table.table = json.loads(export.files[0].content)
+    config.lookup_table.table = json.loads(next(iter(contents(export).values())))
     graph = Mock(**{"sizevars.optimization_hints": tuple})
 
     def matrix(size: list[int], stride: list[int]) -> Mock:
@@ -313,7 +312,7 @@ def on_card() -> dict[str, Any]:
             return found
 
     export, choices = tuned("inductor", "bf16 nt", torch.cuda.get_device_name())
-    config.lookup_table.table = json.loads(export.files[0].content)
+    config.lookup_table.table = json.loads(next(iter(contents(export).values())))
     options = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
     compiled = [choice for choice in choices if choice.problem.shape.m >= 64]
     missed, differs = list[str](), list[str]()

@@ -63,12 +63,13 @@ def compare(query: Comparing, where: str, *, others: bool, as_json: bool) -> Non
     sources = None if query.any_source else [Source.MEASURED]
     types = [one for one in _types(bands) if query.type in (None, one)]
     with farm_of(settings()) as farm:
-        rows = [
+        rows = (
             row
             for one in types
-            for row in operations.all_rows(farm, None, source=sources, **chosen | {"type": one}).rows
-        ]
-    found = standings(bands, rows)
+            for page in operations.pages(farm, None, source=sources, **chosen | {"type": one})
+            for row in page.rows
+        )
+        found = standings(bands, rows)
     if not found:
         raise NothingPublished(where=where, types=some_of(_types(bands)) or "no type")
     if as_json:

@@ -23,7 +23,7 @@ from farm.analysis.tiles import (
     analyze,
 )
 from farm.api import farm_of
-from farm.api.results import all_rows
+from farm.api.results import pages
 from farm.cli.files import ForceOption
 from farm.cli.output import JsonOption, console, emit_json, remarks
 from farm.cli.tables import Column, Table
@@ -96,8 +96,8 @@ def _artist(folder: Path, *, force: bool) -> Callable[[list[DeviceTiles]], Itera
 def _of_campaign(name: str | None) -> list[TiledRow]:
     assert name is not None
     with farm_of(settings()) as farm:
-        found = all_rows(farm, None, campaign=name, family=FAMILY)
-    return [TiledRow.from_columns(row) for row in found.rows]
+        found = pages(farm, None, campaign=name, family=FAMILY)
+        return [TiledRow.from_columns(row) for page in found for row in page.rows]
 
 
 def _of_recording(path: Path) -> list[TiledRow]:

@@ -122,7 +122,7 @@ def dataset(
     called = own_name(output.resolve().name if name is None else name, option="--name")
     with farm_of(settings()) as farm:
         export = datasets.export(farm, query, name=called, license_id=license_id)
-    write_export(export, output, folder=True, force=force)
+        write_export(export, output, folder=True, force=force)
 
 
 @app.command()

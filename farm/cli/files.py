@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from farm.atomic_write import require_new, writable, write_bytes, write_text
+from farm.atomic_write import replacing, require_new, writable, write_text
 from farm.cli.output import remarks
 from farm.control_characters import neutralised
 
@@ -26,8 +28,21 @@ def write(text: str, output: Path | None, *, force: bool) -> None:
         write_text(output, text, force=force)
 
 
+class _Stdout:
+    """Takes UTF-8 for stdout, a text at a time."""
+
+    def write(self, text: bytes) -> int:
+        write(text.decode(), None, force=False)
+        return len(text)
+
+
 def write_export(export: Export, output: Path | None, *, folder: bool, force: bool) -> None:
-    """Writes the files to stdout, a file or a folder, which is made. Raises `BadInput`, and `FileThere` without `force`."""
+    """Writes the files to stdout, a file or a folder, which is made. No file has its name before all of them are complete.
+
+    Call it while the farm of the export is open. Raises `BadInput`, `FileThere` without `force`, and errors of the farm.
+    """
+    from farm.cli.progress import counting  # it imports the farm's API
+
     paths = [] if output is None else [output / file.name if folder else output for file in export.files]
     for path in paths:
         require_new(path, force=force)
@@ -35,11 +50,31 @@ def write_export(export: Export, output: Path | None, *, folder: bool, force: bo
         remarks.print(remark, markup=False)
     if output is None:
         for file in export.files:
-            write(file.content.decode(), None, force=force)
+            file.write(cast(IO[bytes], _Stdout()), lambda _: None)
         return
-    for path, file in zip(paths, export.files, strict=True):
-        if folder:
-            with writable(output):
-                path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, file.content, force=force)
-        remarks.print(f"{file.count:,} {file.what} in {path}", markup=False)
+    lines = list[str]()
+    with ExitStack() as drafts:
+        for path, file in zip(paths, export.files, strict=True):
+            if folder:
+                drafts.enter_context(_folder(path.parent, output))
+            draft = drafts.enter_context(replacing(path, force=force))
+            with draft.open("wb") as written, counting(file.what, None) as done:
+                count = file.write(written, done)
+            lines.append(f"{count:,} {file.what} in {path}")
+    for line in lines:
+        remarks.print(line, markup=False)
+
+
+@contextmanager
+def _folder(path: Path, output: Path) -> Iterator[None]:
+    """Makes a folder and those above it, and removes what it made of them if the block fails. Raises `BadInput`."""
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    with writable(output):
+        path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for one in made:
+            with suppress(OSError):
+                one.rmdir()
+        raise

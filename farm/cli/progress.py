@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -35,11 +36,16 @@ class LogLines:
             remarks.print(text(), markup=False)
 
 
+class Counted(Protocol):
+    def __call__(self, count: int, now: str | None = None) -> None: ...
+
+
 @contextmanager
-def counting(
-    what: str, total: int, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[int, str | None], None]]:
-    """Shows how many of `total` are done. Yields a function that takes the number done and, optionally, another label."""
+def counting(what: str, total: int | None, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Counted]:
+    """Shows how many of `total` are done. Yields a function that takes the number done and, optionally, another label.
+
+    Without a total it shows how many are done.
+    """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     lines, began = LogLines(clock), clock()
     with Progress(*columns, console=remarks, transient=True, disable=not remarks.is_terminal) as bar:
@@ -52,8 +58,10 @@ def counting(
         yield done
 
 
-def _how_far(count: int, total: int, seconds: float) -> str:
-    """`1,200 of 5,000, 24%, 1 min 10 s left`, at the speed so far."""
+def _how_far(count: int, total: int | None, seconds: float) -> str:
+    """`1,200 of 5,000, 24%, 1 min 10 s left`, at the speed so far; `1,200` without a total."""
+    if total is None:
+        return f"{count:,}"
     left = f", {seconds_text(seconds * (total - count) / count)} left" if 0 < count < total else ""
     return f"{count:,} of {total:,}, {percent_text(count, total)}{left}"
 

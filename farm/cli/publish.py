@@ -46,6 +46,6 @@ def publish(
 
     query["source"] = query.get("source") or [Source.MEASURED]
     with farm_of(settings()) as farm:
-        rows = operations.all_rows(farm, None, **query).rows
-    export = publication.export(rows, signing_keys.signer(settings(), Purpose.PUBLICATION), min_cards=min_cards)
+        rows = (row for page in operations.pages(farm, None, **query) for row in page.rows)
+        export = publication.export(rows, signing_keys.signer(settings(), Purpose.PUBLICATION), min_cards=min_cards)
     write_export(export, output, folder=True, force=force)

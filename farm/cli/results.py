@@ -76,7 +76,7 @@ def results(
         require_new(output, force=force)
     with farm_of(settings()) as farm:
         export = exporter.export(farm, query, limit, one_file=one_file)
-    write_export(export, output, folder=not one_file, force=force)
+        write_export(export, output, folder=not one_file, force=force)
 
 
 def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:

@@ -127,12 +127,16 @@ def bands_of(rows: Iterable[Row], *, min_cards: int = 1) -> list[Band]:
 _ByCard = Mapping[str, Sequence[Row]]
 
 
+_READ = ("runtime_ms", "runtime_burst_ms", "power_w", "kernel_hash", "result_digest", "family", "seed", "host")
+"""What is kept of each row."""
+
+
 def _by_key(rows: Iterable[Row]) -> dict[Key, dict[str, list[Row]]]:
     found: dict[Key, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         configuration = Configuration.from_columns(row).canonical
         key = (row["device_type"], configuration, row["protocol"], row["distribution"], row["clock_policy"])
-        found[key][row["device_uuid"]].append(row)
+        found[key][row["device_uuid"]].append({name: row[name] for name in _READ})
     return found
 
 

@@ -31,7 +31,7 @@ import yaml
 from farm import __version__
 from farm.api import Farm, models
 from farm.api.models import PredictQuery
-from farm.api.results import Identity, OfRow, Results, all_rows, traits_of
+from farm.api.results import Identity, OfRow, TypesOfPages, pages, traits_of
 from farm.devices import DeviceKind
 from farm.errors import BadInput, NothingToExport, NotPredictable, first_line
 from farm.exporters.consumer import Consumer
@@ -136,14 +136,15 @@ def export(
     spec = None if system_file is None else system_of_file(system_file)
     where = [*query.get("where", ()), f"layout == '{Layout.NT}'"]
     sources = query.get("source") or [OfRow.MEASURED, OfRow.RECORDED]
-    found = all_rows(farm, None, **{**query, "where": where, "source": sources})
-    entries, remarks = entries_of(found, time=time, chosen=query.get("family"))
+    types, origin = TypesOfPages(), _Origin()
+    rows = types.rows(pages(farm, None, **{**query, "where": where, "source": sources}))
+    entries, remarks = entries_of(origin.of(rows), time=time, chosen=query.get("family"))
     model = None
     if fill:
-        entries, model, notes = filled(farm, entries, device_type=query["type"], time=time, identity=found.identity)
+        entries, model, notes = filled(farm, entries, device_type=query["type"], time=time, identity=types.identity)
         remarks += notes
     return files_of(
-        entries, found, device_type=query["type"], time=time, backend=backend, spec=spec, version=version, model=model,
+        entries, types.identity, origin, device_type=query["type"], time=time, backend=backend, spec=spec, version=version, model=model,
         remarks=remarks,
     )  # fmt: skip
 
@@ -151,7 +152,9 @@ def export(
 # --- the entries of measured rows ------------------------------------------------------------------
 
 
-def entries_of(found: Results, *, time: Time, chosen: str | None = None) -> tuple[list[Entry], list[str]]:
+def entries_of(
+    rows: Iterable[Mapping[str, Any]], *, time: Time, chosen: str | None = None
+) -> tuple[list[Entry], list[str]]:
     """One entry for each layer type and shape, and remarks on rows that are left out.
 
     The kernel is the vendor's library with its own choice, or the fastest one of a chosen family. Figures are medians over the
@@ -164,8 +167,8 @@ def entries_of(found: Results, *, time: Time, chosen: str | None = None) -> tupl
         wanted = configuration.kernel == _LIBRARY if chosen is None else configuration.kernel.family == chosen
         return None if wanted else f"are of other kernels than {_LIBRARY.family}'s own choice; see --family"
 
-    groups, remarks = timed_rows(found.rows, time, why_not)
-    taken = [row for kernels in groups.values() for rows in kernels.values() for row, _ in rows]
+    groups, remarks = timed_rows(rows, time, why_not, columns=("source", "power_w", "power_limit_w", *_CONDITIONS))
+    taken = [row for kernels in groups.values() for timed in kernels.values() for row, _ in timed]
     remarks += _differences(taken)
     entries = [min((_entry(*one) for one in kernels.items()), key=_latency) for kernels in groups.values()]
     return entries, remarks
@@ -293,7 +296,7 @@ def _predicted(farm: Farm, entries: Sequence[Entry], *, device_type: str, time: 
 
 
 def files_of(
-    entries: Sequence[Entry], found: Results, *, device_type: str, time: Time, backend: Backend, spec: Mapping[str, Any] | None = None,
+    entries: Sequence[Entry], identity: Identity | None, origin: _Origin, *, device_type: str, time: Time, backend: Backend, spec: Mapping[str, Any] | None = None,
     version: str = CONSUMER.versions[-1], model: str | None = None, remarks: Sequence[str] = (),
 ) -> Export:  # fmt: skip
     """The system, its table and the table's metadata. Raises `NothingToExport`."""
@@ -316,7 +319,7 @@ def files_of(
         )
     framework = _FRAMEWORKS[backend]
     name = f"{device_type}_farm".replace("-", "_")
-    spec = _spec(device_type, found.identity, kept) if spec is None else spec
+    spec = _spec(device_type, identity, kept) if spec is None else spec
     kept.sort(
         key=lambda entry: (entry.source == _PREDICTED, entry.gemm_dtype, entry.shape.n, entry.shape.k, entry.shape.m)
     )
@@ -332,7 +335,7 @@ def files_of(
         "shapes": counts,
         "model": model,
         "figures": "latency in ms of the product alone; power in W under load; power_limit in W",
-        **_origin(found.rows),
+        **origin.described(),
     }
     meta = {
         "schema_version": 1,
@@ -345,7 +348,7 @@ def files_of(
     system = {**spec, "data_dir": f"data/{name}"}
     files = [
         ExportedFile(f"{name}.yaml", (head + _yaml(system)).encode(), 1, "system"),
-        ExportedFile(f"{folder}/gemm_perf.parquet", _table(kept, found, framework, time), len(kept), "shapes"),
+        ExportedFile(f"{folder}/gemm_perf.parquet", _table(kept, identity, framework, time), len(kept), "shapes"),
         ExportedFile(f"{folder}/collection_meta.yaml", _yaml(meta).encode(), 1, "description"),
     ]
     return Export(files, notes)
@@ -388,15 +391,29 @@ def _spec(device_type: str, identity: Identity | None, entries: Iterable[Entry])
     }
 
 
-def _origin(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where the rows come from: campaigns, hosts, protocols, and days."""
-    names = ("campaign", "host", "protocol", "clock_policy")
-    values = {name: sorted({str(row[name]) for row in rows if row[name] is not None}) for name in names}
-    days = sorted(f"{row['measured_at']:%Y-%m-%d}" for row in rows if row["measured_at"] is not None)
-    return {**values, "measured": [days[0], days[-1]] if days else []}
+class _Origin:
+    """Where rows come from: campaigns, hosts, protocols, and days."""
+
+    def __init__(self) -> None:
+        self._values = {name: set[str]() for name in ("campaign", "host", "protocol", "clock_policy")}
+        self._days = set[str]()
+
+    def of(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, which it reads while they pass."""
+        for row in rows:
+            for name, values in self._values.items():
+                if row[name] is not None:
+                    values.add(str(row[name]))
+            if row["measured_at"] is not None:
+                self._days.add(f"{row['measured_at']:%Y-%m-%d}")
+            yield row
+
+    def described(self) -> dict[str, Any]:
+        values = {name: sorted(found) for name, found in self._values.items()}
+        return {**values, "measured": [min(self._days), max(self._days)] if self._days else []}
 
 
-def _table(entries: Sequence[Entry], found: Results, framework: _Framework, time: Time) -> bytes:
+def _table(entries: Sequence[Entry], identity: Identity | None, framework: _Framework, time: Time) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -407,7 +424,7 @@ def _table(entries: Sequence[Entry], found: Results, framework: _Framework, time
         **dict.fromkeys(("latency", "power", "power_limit"), real),
     }
     without = () if any(entry.power is not None for entry in entries) else ("power", "power_limit", "power_source")
-    device = "" if found.identity is None else found.identity.name
+    device = "" if identity is None else identity.name
     lines = [
         {
             "framework": framework.name, "version": framework.current, "device": device, "op_name": "gemm",

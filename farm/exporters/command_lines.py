@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import IO
+
 from farm.api.results import Results
 from farm.exporters.exporter import RowExporter
 
@@ -11,5 +14,6 @@ class Commands(RowExporter):
     meaning = "a line for each row that measures it again, alone"
     with_commands = True
 
-    def content(self, results: Results) -> bytes:
-        return "".join(f"{line}\n" for line in results.commands or ()).encode()
+    def write(self, pages: Iterable[Results], file: IO[bytes]) -> None:
+        for page in pages:
+            file.write("".join(f"{line}\n" for line in page.commands or ()).encode())

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import IO, Any
 
 from farm.api.results import Results
 from farm.csv_cells import cell
@@ -17,8 +17,9 @@ from farm.schema.results import EXPORTED
 class CsvRows(RowExporter):
     format = "csv"
 
-    def content(self, results: Results) -> bytes:
-        return csv_text(results.rows, header=True).encode()
+    def write(self, pages: Iterable[Results], file: IO[bytes]) -> None:
+        for number, page in enumerate(pages):
+            file.write(csv_text(page.rows, header=number == 0).encode())
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]], *, header: bool) -> str:

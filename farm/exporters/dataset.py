@@ -7,17 +7,19 @@ one declaration (`farm.schema.results`). The recording is the one that `farm res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import IO, Any
 
 import yaml
 
 from farm import __version__
 from farm.api import Farm
-from farm.api.results import Results, all_rows
+from farm.api.results import Identity, Results, pages
 from farm.errors import NothingToExport
-from farm.exporters.exporter import Export, ExportedFile
-from farm.exporters.parquet_rows import ParquetRows, provenance_of
+from farm.exporters.exporter import CountedPages, Done, Export, StreamedFile
+from farm.exporters.parquet_rows import Origin, ParquetRows
 from farm.schema.arrow import ARROW_TYPES
 from farm.schema.results import COLUMNS, EXPORTED
 
@@ -33,6 +35,9 @@ _SIZES = (
 _DTYPES = {"double": "float64"}
 """What `datasets` calls the types that Arrow calls otherwise."""
 
+_LISTED = "family", "ab", "layout", "scale", "fused", "sparsity", "protocol", "source", "clock_policy"
+"""Columns whose values the card lists with their numbers."""
+
 _MISSING = "runtime_burst_ms", "runtime_settled_ms", "power_w", "result_digest"
 """Columns that many rows lack, whose numbers of values the card gives."""
 
@@ -44,36 +49,73 @@ def export(farm: Farm, query: Mapping[str, Any], *, name: str, license_id: str) 
         query: The arguments of the operation `farm.api.results.rows`, with the device type.
         license_id: The identifier that Hugging Face has for the licence.
     """
-    found = all_rows(farm, None, **query)
-    if not found.rows or found.identity is None:
+    found = pages(farm, None, **query)
+    first = next(found)
+    if first.identity is None:
         raise NothingToExport(tool="a dataset", why=f"no row of {query['type']} matches.")
-    content = ParquetRows().content(found)
-    file = f"data/{name}.parquet"
-    card = card_of(found, name=name, file=file, size=len(content), license_id=license_id)
-    return Export(
-        [ExportedFile(file, content, len(found.rows), "rows"), ExportedFile("README.md", card.encode(), 1, "card")]
-    )
+    identity, file, described, size = first.identity, f"data/{name}.parquet", DescribedRows(), 0
+
+    def recording(written: IO[bytes], done: Done) -> int:
+        nonlocal size
+        ParquetRows().write(described.read(CountedPages(chain([first], found), done)), written)
+        size = written.tell()
+        return described.count
+
+    def card(written: IO[bytes], _: Done) -> int:
+        written.write(card_of(described, identity, name=name, file=file, size=size, license_id=license_id).encode())
+        return 1
+
+    # The card describes the recording, so it is written after it.
+    return Export([StreamedFile(file, recording, "rows"), StreamedFile("README.md", card, "card")])
 
 
-def card_of(found: Results, *, name: str, file: str, size: int, license_id: str) -> str:
+class DescribedRows:
+    """What a card says about rows, collected page by page."""
+
+    def __init__(self) -> None:
+        self.count, self.origin = 0, Origin()
+        self._values: Mapping[str, Counter[str]] = {name: Counter() for name in _LISTED}
+        self._with = Counter[str]()
+        self._problems = set[tuple[Any, ...]]()
+
+    def read(self, pages: Iterable[Results]) -> Iterator[Results]:
+        """The pages, whose rows it reads while they pass."""
+        for page in pages:
+            self.count += len(page.rows)
+            self.origin.add(page.rows)
+            for row in page.rows:
+                for name, values in self._values.items():
+                    values[str(row[name])] += 1
+                self._with.update(name for name in _MISSING if row[name] is not None)
+                self._problems.add((row["m"], row["n"], row["k"], row["ab"], row["layout"]))
+            yield page
+
+    def parts(self) -> Iterator[tuple[str, str]]:
+        for name, counts in self._values.items():
+            ordered = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+            yield f"`{name}`", ", ".join(f"{value} ({count:,})" for value, count in ordered)
+        yield "problems", f"{len(self._problems):,} of m, n, k, type and layout"
+        for name in _MISSING:
+            yield f"with `{name}`", f"{self._with[name]:,}"
+
+
+def card_of(rows: DescribedRows, identity: Identity, *, name: str, file: str, size: int, license_id: str) -> str:
     """The card, in Markdown with a YAML front matter.
 
     Args:
         file: The path of the recording in the dataset.
         size: Its bytes.
     """
-    assert found.identity is not None
-    rows, identity = found.rows, found.identity
     title = f"GEMMs on {identity.name}: {name}"
     matter = {
         "pretty_name": title,
         "license": license_id,
-        "size_categories": [next((name for below, name in _SIZES if len(rows) < below), "10M<n<100M")],
+        "size_categories": [next((name for below, name in _SIZES if rows.count < below), "10M<n<100M")],
         "tags": ["gemm", "gpu", "performance", "energy", "gemm-farm"],
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": file}]}],
         "dataset_info": {
             "features": [{"name": name, "dtype": dtype_of(name)} for name in EXPORTED],
-            "splits": [{"name": "train", "num_bytes": size, "num_examples": len(rows)}],
+            "splits": [{"name": "train", "num_bytes": size, "num_examples": rows.count}],
             "download_size": size,
         },
     }
@@ -84,16 +126,16 @@ def card_of(found: Results, *, name: str, file: str, size: int, license_id: str)
         "",
         f"# {title}",
         "",
-        f"{len(rows):,} measurements of matrix multiplications on {identity.name}, by gemm-farm {__version__}. A row is one kernel for one "
+        f"{rows.count:,} measurements of matrix multiplications on {identity.name}, by gemm-farm {__version__}. A row is one kernel for one "
         "problem: its time, power, clocks, and what repeats it.",
         "",
         "## Rows",
         "",
-        *_table(("part", "values"), _parts(rows)),
+        *_table(("part", "values"), rows.parts()),
         "",
         "## Provenance",
         "",
-        provenance_of(rows, identity).provenance + ".",
+        rows.origin.provenance(identity).provenance + ".",
         "",
         "Empty values could not be measured; none means zero. Rows whose `details` hold `\"purpose\": \"test\"` are of a test set.",
         "",
@@ -120,25 +162,6 @@ def dtype_of(column: str) -> str:
     """The name of a column's type in `datasets.Value`."""
     name = str(ARROW_TYPES[COLUMNS[column].type])
     return _DTYPES.get(name, name)
-
-
-def _parts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    named = ("family", "ab", "layout", "scale", "fused", "sparsity", "protocol", "source", "clock_policy")
-    parts = [(f"`{name}`", _listed(row[name] for row in rows)) for name in named]
-    parts += [
-        (
-            "problems",
-            f"{len({(row['m'], row['n'], row['k'], row['ab'], row['layout']) for row in rows}):,} of m, n, k, type and layout",
-        )
-    ]
-    return parts + [(f"with `{name}`", f"{sum(row[name] is not None for row in rows):,}") for name in _MISSING]
-
-
-def _listed(values: Iterable[Any]) -> str:
-    counts = dict[str, int]()
-    for value in values:
-        counts[str(value)] = counts.get(str(value), 0) + 1
-    return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:

@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,11 +69,13 @@ class PublicationUnreadable(BadInput):
 # --- writing -------------------------------------------------------------------------------------------
 
 
-def export(rows: Sequence[Row], signer: Signer, *, min_cards: int = 1) -> Export:
+def export(rows: Iterable[Row], signer: Signer, *, min_cards: int = 1) -> Export:
     """The files of a folder. Raises `NothingToExport`."""
-    found = bands_of(rows, min_cards=min_cards)
+    remaining = iter(rows)
+    first = list(islice(remaining, 1))
+    found = bands_of(chain(first, remaining), min_cards=min_cards)
     if not found:
-        why = f"no GEMM was measured on {min_cards} cards of a type" if rows else "no row matches"
+        why = f"no GEMM was measured on {min_cards} cards of a type" if first else "no row matches"
         raise NothingToExport(tool="a publication", why=f"{why}.")
     made = Bands(format=FORMAT, made_at=datetime.now(UTC), made_by=__version__, bands=found)
     files = {

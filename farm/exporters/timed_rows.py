@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from farm.both_times import time_in
@@ -12,17 +12,22 @@ from farm.kernels import Configuration
 from farm.protocols import Time
 
 TimedRow = tuple[Mapping[str, Any], float]
-"""A row, and its time in ms."""
+"""Columns of a row, and its time in ms."""
 
 
 def timed_rows(
-    rows: Iterable[Mapping[str, Any]], time: Time, why_not: Callable[[Configuration], str | None]
+    rows: Iterable[Mapping[str, Any]],
+    time: Time,
+    why_not: Callable[[Configuration], str | None],
+    *,
+    columns: Collection[str] = (),
 ) -> tuple[dict[Problem, dict[Configuration, list[TimedRow]]], list[str]]:
     """Rows by problem and kernel, and remarks on those that are left out.
 
     Args:
         time: Rows without this time are left out.
         why_not: Why a file cannot name a kernel for a problem, as the end of a sentence; None where it can.
+        columns: What is kept of each row.
     """
     left = Counter[str]()
     found = dict[Problem, dict[Configuration, list[TimedRow]]]()
@@ -34,5 +39,7 @@ def timed_rows(
         elif ms is None:
             left[f"have no {time} time"] += 1
         else:
-            found.setdefault(configuration.problem, {}).setdefault(configuration, []).append((row, ms))
+            found.setdefault(configuration.problem, {}).setdefault(configuration, []).append(
+                ({name: row[name] for name in columns}, ms)
+            )
     return found, [f"{count:,} rows {why}, and are left out." for why, count in sorted(left.items())]

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from farm import __version__
 from farm.api import Farm
-from farm.api.results import all_rows
+from farm.api.results import TypesOfPages, pages
 from farm.errors import BadInput, FarmError, NothingToExport, first_line
 from farm.exporters.consumer import Consumer
 from farm.exporters.exporter import Export, ExportedFile
@@ -122,14 +122,14 @@ class TunedFormat(ABC):
         version = self.consumer.checked(consumer_version)
         device_type: str = query["type"]
         proven = [one for path in proofs for one in read_proofs(path, device_type)]
-        found = all_rows(farm, None, **query)
-        choices, remarks = self.choices(found.rows, time=time, proofs=proven)
-        if not choices or found.identity is None:
+        types = TypesOfPages()
+        choices, remarks = self.choices(types.rows(pages(farm, None, **query)), time=time, proofs=proven)
+        if not choices or types.identity is None:
             raise NothingToExport(tool=self.name, why=" ".join(remarks) or f"no row of {device_type} matches.")
         report = {
             "written_by": f"gemm-farm {__version__}",
             "for": f"{self.consumer.package} {version}",
-            "device": found.identity.name,
+            "device": types.identity.name,
             "device_type": device_type,
             "time": time,
             "choices": [choice.to_json() for choice in choices],
@@ -138,7 +138,7 @@ class TunedFormat(ABC):
         remarks.append(
             f"{won:,} of {len(choices):,} problems have a winner that is proven; the others have the default. See {REPORT}."
         )
-        files = self.files(choices, found.identity.name)
+        files = self.files(choices, types.identity.name)
         text = json.dumps(report, indent=1) + "\n"
         return Export([*files, ExportedFile(REPORT, text.encode(), len(choices), "problems")], remarks)
 

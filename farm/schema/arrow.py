@@ -24,10 +24,13 @@ ARROW_TYPES: Mapping[ColumnType, pa.DataType] = {
 """The Arrow type of each type of column in files; objects are JSON text, so that every reader opens them."""
 
 
+SCHEMA = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED])
+"""The columns of an export."""
+
+
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table of the columns of an export; a column without a single value has its type too."""
-    schema = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED])
-    return pa.table({name: [_plain(row[name]) for row in rows] for name in EXPORTED}, schema)
+    return pa.table({name: [_plain(row[name]) for row in rows] for name in EXPORTED}, SCHEMA)
 
 
 def _plain(value: Any) -> Any:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, text
 
-from farm.api import OPERATIONS, Remote
+from farm.api import OPERATIONS, Direct, Farm, Remote, results
+from farm.api.access import Access
 from farm.api.results import all_rows
 from farm.builds.cache import KernelCache
 from farm.cli.commands import every_command, why_local
 from farm.db import batches, campaigns, tokens, trainings
 from farm.db.states import Role
 from farm.devices import DeviceIdentity, traits_of_capability
+from farm.exporters import EXPORTERS
+from farm.exporters.exporter import contents
 from farm.kernels import Configuration
+from farm.provenance import METADATA_KEY
 from farm.registry import load_pyfunc
+from farm.services import ServiceUrls
+from farm.services.session import Session
+from farm.settings import Settings
 from support.cheap_training import cheap_trainings
 from support.commands import Command, farm_here, refused
 from support.homes import eventually
@@ -304,6 +314,37 @@ def test_more_rows_than_an_answer_holds_come_in_pages(api: str, monkeypatch: pyt
     with pytest.raises(Exception, match="leave this out"):
         all_rows(farm, None, sort="-tflops")
     farm.close()
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("name", ["csv", "json", "parquet"])
+def test_files_are_the_same_in_pages_and_at_once_over_the_database_and_the_api(
+    api: str, engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def content(farm: Farm, sort: str) -> Any:
+        asked = list[object]()
+        monkeypatch.setattr(
+            farm, "ask", lambda *given, **query: asked.append(query) or type(farm).ask(farm, *given, **query)
+        )
+        (found,) = contents(EXPORTERS[name].export(farm, {"sort": sort}, None, one_file=True)).values()
+        return len(asked), found if name != "parquet" else pq.read_table(io.BytesIO(found))
+
+    def equal(one: Any, other: Any) -> bool:
+        if name != "parquet":
+            return bool(one == other)
+        return bool(one.equals(other, check_metadata=True) and METADATA_KEY in one.schema.metadata)
+
+    opened = Session(Settings(), ServiceUrls(engine.url.render_as_string(hide_password=False), None, None), engine)
+    with closing(Remote(api, token=None)) as remote, closing(Access(opened.settings, opened=opened)) as access:
+        farms: list[Farm] = [Direct(access), remote]
+        whole = [content(farm, "measurement_id") for farm in farms]
+        monkeypatch.setattr(results, "PAGE_ROWS", 2)
+        paged = [content(farm, "measurement_id") for farm in farms]
+        (_, backwards) = content(farms[0], "-measurement_id")
+    assert [requests for requests, _ in whole] == [1, 1]
+    assert [requests for requests, _ in paged] == [4, 4]
+    assert all(equal(one, whole[0][1]) for _, one in (*whole, *paged))
+    assert not equal(backwards, whole[0][1])
 
 
 # --- tokens, and servers that are none ---------------------------------------------------------------

@@ -37,6 +37,14 @@ def test_lines_come_every_ten_seconds_and_the_first_not_at_once() -> None:
     assert err.getvalue().splitlines() == [f"at {at:g}" for at in printed]
 
 
+def test_a_count_without_a_total_is_told_alone() -> None:
+    clock = Clock()
+    with contextlib.redirect_stderr(io.StringIO()) as err, counting("rows", None, clock=clock) as done:
+        clock.now += 20
+        done(1_000)
+    assert err.getvalue() == "rows: 1,000\n"
+
+
 def test_a_terminal_gets_no_lines() -> None:
     clock = Clock()
     with contextlib.redirect_stderr(Terminal()) as err:

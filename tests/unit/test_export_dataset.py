@@ -14,7 +14,7 @@ import yaml
 from farm.api.results import Identity, Results
 from farm.errors import NothingToExport
 from farm.exporters import dataset
-from farm.exporters.exporter import Export
+from farm.exporters.exporter import contents
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
 from farm.schema.results import COLUMNS, EXPORTED
@@ -40,21 +40,21 @@ class FakeFarm:
         return Results.model_construct(rows=self.rows, identity=CARD if self.rows else None, commands=None, next=None)
 
 
-def exported(*rows: dict[str, Any]) -> Export:
-    return dataset.export(FakeFarm(*rows), {"type": "card"}, name="small", license_id="cc-by-4.0")
+def exported(*rows: dict[str, Any]) -> tuple[bytes, str]:
+    """The recording and the card."""
+    found = contents(dataset.export(FakeFarm(*rows), {"type": "card"}, name="small", license_id="cc-by-4.0"))
+    return found["data/small.parquet"], found["README.md"].decode()
 
 
 def test_the_front_matter_describes_the_files_and_features_of_the_recording() -> None:
-    recording, card = exported(row(8), row(16, power_w=300.0)).files
-    _, matter, text = card.content.decode().split("---\n", 2)
+    recording, card = exported(row(8), row(16, power_w=300.0))
+    _, matter, text = card.split("---\n", 2)
     found = yaml.safe_load(matter)
     (files,) = found["configs"][0]["data_files"]
-    assert (recording.name, card.name, files["path"]) == ("data/small.parquet", "README.md", recording.name)
+    assert files["path"] == "data/small.parquet"
     assert (found["license"], found["size_categories"]) == ("cc-by-4.0", ["n<1K"])
-    assert found["dataset_info"]["splits"] == [
-        {"name": "train", "num_bytes": len(recording.content), "num_examples": 2}
-    ]
-    schema = pq.read_schema(io.BytesIO(recording.content))
+    assert found["dataset_info"]["splits"] == [{"name": "train", "num_bytes": len(recording), "num_examples": 2}]
+    schema = pq.read_schema(io.BytesIO(recording))
     kinds = [str(schema.field(name).type).replace("double", "float64") for name in schema.names]
     features = [(one["name"], one["dtype"]) for one in found["dataset_info"]["features"]]
     assert features == list(zip(schema.names, kinds, strict=True))
@@ -62,12 +62,11 @@ def test_the_front_matter_describes_the_files_and_features_of_the_recording() ->
 
 
 def test_the_card_has_every_column_with_its_unit_and_the_provenance() -> None:
-    recording, card = exported(row(8)).files
-    text = card.content.decode()
+    recording, text = exported(row(8))
     for name in EXPORTED:
         meaning = COLUMNS[name].meaning.replace("|", "\\|")
         assert f"| `{name}` | {dataset.dtype_of(name)} | {COLUMNS[name].unit} | {meaning} |" in text
-    metadata = pq.read_schema(io.BytesIO(recording.content)).metadata
+    metadata = pq.read_schema(io.BytesIO(recording)).metadata
     assert Provenance.from_json(json.loads(metadata[METADATA_KEY])).provenance in text
 
 

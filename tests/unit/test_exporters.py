@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from farm.api.results import Identity, Results
+from farm.api.results import Identity, Results, all_rows
+from farm.cli.files import write_export
 from farm.cli.results import TABLE, format_of
 from farm.errors import BadInput
-from farm.exporters import EXPORTERS, RowExporter
+from farm.exporters import EXPORTERS, RowExporter, dataset, parquet_rows
+from farm.exporters.csv_rows import csv_text
+from farm.exporters.exporter import Export, contents
 from farm.kernels import Configuration
 from farm.provenance import METADATA_KEY, Provenance
+from farm.schema.arrow import arrow_table
 from farm.schema.results import EXPORTED
 
 
@@ -55,6 +60,120 @@ def test_parquet_of_one_device_type_is_a_recording_with_its_provenance() -> None
     assert provenance.provenance.endswith("on box, 2026-11-01 to 2026-11-03, campaign small")
     mixed = Results.model_construct(rows=RESULTS.rows, identity=None, commands=None)
     assert METADATA_KEY not in (pq.read_table(io.BytesIO(content("parquet", mixed))).schema.metadata or {})
+
+
+# --- pages -------------------------------------------------------------------------------------------
+
+
+class PagedFarm:
+    """Has these rows in the order of their ids. `sizes` are those of the file `output` at each request for a page."""
+
+    def __init__(self, days: Sequence[int], rows_at_once: int = 2, *, fails_after: int | None = None) -> None:
+        self.rows = [{**row(8, day), "measurement_id": place} for place, day in enumerate(days, start=1)]
+        self.rows_at_once, self.fails_after = rows_at_once, fails_after
+        self.types = dict.fromkeys(range(1, len(days) + 1), "card")
+        self.folder: Path | None = None
+        self.sizes = list[int]()
+
+    def ask(self, _: Any, *, after: int | None, limit: int, commands: bool = False, **query: Any) -> Any:
+        if self.folder is not None:
+            self.sizes.append(sum(one.stat().st_size for one in self.folder.rglob(".farm-*")))
+        if self.fails_after is not None and (after or 0) >= self.fails_after:
+            raise KeyboardInterrupt
+        found = [one for one in self.rows if one["measurement_id"] > (after or 0)][:limit]
+        types = {self.types[one["measurement_id"]] for one in found}
+        return Results.model_construct(
+            rows=found,
+            identity=CARD.model_copy(update={"type": types.pop()}) if len(types) == 1 else None,
+            commands=[f"farm measure {one['measurement_id']}" for one in found] if commands else None,
+            next=found[-1]["measurement_id"] if len(found) == limit else None,
+        )
+
+    def exported(self, name: str, limit: int | None = None) -> Export:
+        return EXPORTERS[name].export(self, {"sort": "measurement_id"}, limit, one_file=True)
+
+    def content(self, name: str, limit: int | None = None) -> bytes:
+        (found,) = contents(self.exported(name, limit)).values()
+        return found
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5])
+def test_a_file_of_several_pages_is_that_of_all_rows_at_once(count: int) -> None:
+    farm = PagedFarm(range(1, count + 1))
+    assert farm.content("csv") == csv_text(farm.rows, header=True).encode()
+    assert farm.content("json") == json.dumps(farm.rows, indent=1, default=str).encode()
+    assert farm.content("commands").decode().splitlines() == [f"farm measure {n}" for n in range(1, count + 1)]
+    table = pq.read_table(io.BytesIO(farm.content("parquet")))
+    assert table.equals(arrow_table(farm.rows))
+    assert (METADATA_KEY in (table.schema.metadata or {})) == (count > 0)
+
+
+def test_a_limit_ends_within_a_page_and_at_the_end_of_one() -> None:
+    farm = PagedFarm(range(1, 6))
+    for limit in (1, 2, 3, 4):
+        assert farm.content("commands", limit).count(b"\n") == limit
+
+
+def test_parquet_is_written_in_row_groups_of_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_rows, "GROUP_ROWS", 3)
+    farm = PagedFarm(range(1, 8))
+    file = pq.ParquetFile(io.BytesIO(farm.content("parquet")))
+    assert [file.metadata.row_group(n).num_rows for n in range(file.num_row_groups)] == [4, 3]
+    assert file.read().equals(arrow_table(farm.rows))
+
+
+def test_the_provenance_is_of_all_pages_and_there_is_none_of_several_device_types() -> None:
+    farm = PagedFarm([9, 8, 7, 6])
+    farm.rows[3]["host"] = "attic"
+    metadata = pq.read_schema(io.BytesIO(farm.content("parquet"))).metadata
+    provenance = Provenance.from_json(json.loads(metadata[METADATA_KEY]))
+    assert provenance.provenance.endswith("on attic, box, 2026-11-06 to 2026-11-09, campaign small")
+    farm.types[4] = "other"
+    assert METADATA_KEY not in (pq.read_schema(io.BytesIO(farm.content("parquet"))).metadata or {})
+    farm.types[3] = "other"  # each page is of one type
+    assert METADATA_KEY not in (pq.read_schema(io.BytesIO(farm.content("parquet"))).metadata or {})
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_page_is_written_before_the_next_but_one_is_read(name: str, tmp_path: Path) -> None:
+    farm = PagedFarm([1] * 400, rows_at_once=100)
+    farm.folder = tmp_path
+    write_export(farm.exported(name), tmp_path / f"rows.{name}", folder=False, force=False)
+    assert len(farm.sizes) == 5
+    assert 0 < farm.sizes[2] < farm.sizes[3] < farm.sizes[4]
+    assert [one.name for one in tmp_path.iterdir()] == [f"rows.{name}"]
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "parquet", "commands"])
+def test_an_export_that_is_interrupted_between_pages_leaves_the_old_file(name: str, tmp_path: Path) -> None:
+    farm, file = PagedFarm([1] * 8, fails_after=4), tmp_path / f"rows.{name}"
+    file.write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        write_export(farm.exported(name), file, folder=False, force=True)
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_dataset_that_is_interrupted_between_pages_leaves_no_folder(tmp_path: Path) -> None:
+    farm = PagedFarm([1] * 8, fails_after=4)
+    query = {"type": "card"}
+    export = dataset.export(farm, query, name="small", license_id="cc-by-4.0")
+    with pytest.raises(KeyboardInterrupt):
+        write_export(export, tmp_path / "new" / "folder", folder=True, force=False)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "kept").mkdir()
+    farm.fails_after = None
+    export = dataset.export(farm, query, name="small", license_id="cc-by-4.0")
+    write_export(export, tmp_path / "kept", folder=True, force=False)
+    assert pq.read_table(tmp_path / "kept" / "data" / "small.parquet").num_rows == 8
+    assert "\n8 measurements of" in (tmp_path / "kept" / "README.md").read_text()
+
+
+def test_rows_of_pages_are_those_of_all_at_once_with_their_identity() -> None:
+    farm = PagedFarm([1] * 4)
+    found = all_rows(farm, None, commands=True)
+    assert (found.rows, found.identity) == (farm.rows, CARD)
+    assert found.commands == [f"farm measure {n}" for n in range(1, 5)]
+    assert all_rows(PagedFarm([]), None, commands=False).identity is None
 
 
 def test_commands_are_a_line_for_each_row() -> None:

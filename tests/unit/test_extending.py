@@ -214,7 +214,7 @@ def test_an_exporter_of_one_s_own_is_chosen_by_its_name_and_writes_rows() -> Non
     with unchanged_after(EXPORTERS):
         run_example("Add an exporter")
         assert format_of(None, Path("rows.md"), as_json=False) == "md"
-        content = EXPORTERS["md"].content(Results.model_construct(rows=[row]))
+        content = EXPORTERS["md"].content(Results.model_construct(rows=[row], identity=None, commands=None))
     assert content.decode().splitlines()[2:] == ["| tiled(tile=16) 64x64x64 f32 nn | 0.25 |"]
 
 
