@@ -7,6 +7,8 @@ stopped, and nothing is stored twice.
 
 Rows are taken in the order of their ids, some `PART_ROWS` at a time. The last import of a part says that the part is whole. A pull
 continues after the last whole part, and leaves out the rows that it had stored of the next one.
+
+Imported rows belong to no campaign, so a farm passes on only what it measured.
 """
 
 from __future__ import annotations
@@ -265,10 +267,10 @@ def _listed(of: Farm, states: list[CampaignState] | None) -> list[ListedCampaign
 
 
 def _by_type(rows: Rows, last: Mapping[str, int]) -> dict[str, Rows]:
-    """The rows that are not stored yet, by device type. Imported rows are never passed on."""
+    """The rows that are not stored yet, by device type."""
     found = dict[str, list[dict[str, Any]]]()
     for row in rows:
         kind = str(row["device_type"])
-        if row["source"] != "imported" and row["measurement_id"] > last.get(kind, 0):
+        if row["measurement_id"] > last.get(kind, 0):
             found.setdefault(kind, []).append(row)
     return dict(found)
