@@ -40,8 +40,9 @@ class MeasurementSpans:
             self._span.error = f"{failure['kind']}: {failure['message']}"[:MAX_ERROR_CHARACTERS]
         elif "refused" in answer:
             self._span.error = "refused"
-        for (name, began_ns), ended_ns in zip(self._steps, ends, strict=True):
-            error = self._span.error if ended_ns == ends[-1] else None
+        last = len(self._steps) - 1
+        for step, ((name, began_ns), ended_ns) in enumerate(zip(self._steps, ends, strict=True)):
+            error = self._span.error if step == last else None
             tracing().record(
                 Span(
                     name=name, ids=new_ids(self._span.ids), parent=self._span.ids, began_ns=began_ns, ended_ns=ended_ns,
