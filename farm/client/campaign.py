@@ -95,7 +95,7 @@ class Campaign:
         """The rows of this campaign that match. Takes what `Client.results` takes, less `campaign`."""
         if "campaign" in conditions:
             raise BadInput(detail=f"campaign: these are the rows of {self.name}. Client.results takes a campaign.")
-        return Table(self._requests.rows(limit, campaign=self.digest, **conditions).rows)
+        return Table(self._requests.rows(limit, campaign=self.digest, **conditions))
 
     def best(self, *, device_type: str | None = None, **kind: Any) -> Best:
         """The best kernel of each problem that the campaign found. Times are in ms.

@@ -166,7 +166,7 @@ class Client(ModelMethods):
         Raises:
             BadFilter: An expression of `where` is wrong.
         """
-        return Table(self._requests.rows(limit, **conditions).rows)
+        return Table(self._requests.rows(limit, **conditions))
 
     def compare(self, *groups: str, **options: Any) -> Compared:
         """Compares groups of measurements with a baseline, the first group, on the configurations that they share.

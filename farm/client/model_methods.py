@@ -134,4 +134,4 @@ class ModelMethods:
             layers=layer_choice(layers),
         )
         rows = [{"tokens": number, **gemm_columns(gemm)} for number, gemms in found.items() for gemm in gemms]
-        return Table(rows, measurements=False)
+        return Table(rows)

@@ -22,6 +22,7 @@ from farm.api.access import Access
 from farm.api.connecting import Farm
 from farm.api.operation import OPERATIONS, checked, fields_of
 from farm.campaign.suggestions import did_you_mean
+from farm.client.measured_rows import MeasuredRows
 from farm.db.engine import refusal_of
 from farm.errors import BadInput, BadOption, ClientClosed
 
@@ -54,12 +55,12 @@ class Requests:
         with self.usable():
             return self._farm.ask(operation, **arguments)
 
-    def rows(self, limit: int | None, **given: Any) -> results.Results:
-        """Rows of measurements, page by page where one response cannot hold them."""
+    def rows(self, limit: int | None, **given: Any) -> MeasuredRows:
+        """Rows of measurements, read page by page."""
         most = None if limit is None else checked(_Limit, limit=limit).limit
         arguments = arguments_of("results", results.rows, given, without=("limit", "after", "commands"))
         with self.usable():
-            return results.all_rows(self._farm, most, **arguments)
+            return MeasuredRows.of_pages(results.pages(self._farm, most, **arguments))
 
     def with_farm(self, work: Callable[[Farm], R]) -> R:
         """What takes several operations, here and elsewhere."""

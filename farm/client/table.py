@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from farm.schema.results import EXPORTED
+from farm.client.measured_rows import MeasuredRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,10 +18,9 @@ class Table(Sequence[Mapping[str, Any]]):
     Rows of measurements have the columns that docs/sql.md lists, with their units.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], *, measurements: bool = True) -> None:
-        """`measurements`: the rows are of `v_measurements`, so that even a table without rows has their columns."""
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows of measurements are `MeasuredRows`, so that even a table without rows has their columns."""
         self._rows = rows
-        self._measurements = measurements
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -32,24 +31,27 @@ class Table(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: slice) -> Table: ...
     def __getitem__(self, index: int | slice) -> Mapping[str, Any] | Table:
         if isinstance(index, slice):
-            return Table(self._rows[index], measurements=self._measurements)
+            return Table(self._rows[index])
         return self._rows[index]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self._rows)
 
     def __repr__(self) -> str:
         return f"<Table of {len(self):,} rows>"
 
     def to_arrow(self) -> pa.Table:
         """The rows as a pyarrow table. Columns of measurements have their declared types, and objects are JSON text."""
-        if self._measurements:
-            from farm.schema.arrow import arrow_table
-
-            return arrow_table(self._rows)
+        if isinstance(self._rows, MeasuredRows):
+            return self._rows.table
         import pyarrow as pa
 
         return pa.Table.from_pylist([dict(row) for row in self._rows])
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a DataFrame. `parameters`, `environment` and `details` of measurements hold dictionaries."""
+        if isinstance(self._rows, MeasuredRows):
+            return self._rows.to_pandas()
         import pandas as pd
 
-        return pd.DataFrame(self._rows, columns=list(EXPORTED) if self._measurements else None)
+        return pd.DataFrame(self._rows)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -31,6 +33,27 @@ SCHEMA = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table of the columns of an export; a column without a single value has its type too."""
     return pa.table({name: [_plain(row[name]) for row in rows] for name in EXPORTED}, SCHEMA)
+
+
+def python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column of `arrow_table` as rows have them: objects, UUIDs, and times in UTC."""
+    kind = COLUMNS[name].type
+    if kind is ColumnType.TIMESTAMPTZ:
+        column = column.cast(pa.timestamp("us"))
+    decoded = _DECODED.get(kind)
+    values: list[Any] = column.to_pylist()
+    return values if decoded is None else [None if value is None else decoded(value) for value in values]
+
+
+def _in_utc(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC)
+
+
+_DECODED: Mapping[ColumnType, Callable[[Any], Any]] = {
+    ColumnType.JSONB: json.loads,
+    ColumnType.UUID: UUID,
+    ColumnType.TIMESTAMPTZ: _in_utc,
+}
 
 
 def _plain(value: Any) -> Any:
