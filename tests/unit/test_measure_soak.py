@@ -150,7 +150,7 @@ def test_a_processor_under_load_gives_the_same_bits(processor: cpu.CpuDevice) ->
 
 
 def test_a_card_that_flips_bits_under_load_is_found(device: CudaDevice, cupy: FakeCupy) -> None:
-    seen = device.soak(TILED, QUICK, 0.5)
+    seen = device.soak(TILED, QUICK, 60.0)
     next(seen)  # verified, and the first digest is known
     right, launches = cupy.gemm, iter(range(10**9))
 
@@ -161,8 +161,7 @@ def test_a_card_that_flips_bits_under_load_is_found(device: CudaDevice, cupy: Fa
         return d
 
     cupy.gemm = flips_now_and_then
-    *_, found = seen
-    assert found.differences > 0
+    assert any(found.differences for found in seen)
 
 
 def test_a_kernel_with_atomics_has_no_soak(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
