@@ -149,7 +149,10 @@ def _say(address: str, page: str, opened: Session, policy: Policy) -> None:
             remarks.print(f"{policy.oidc.name} signs browsers in at {policy.oidc.url}/login.", markup=False)
         with opened.engine.connect() as connection:
             if policy.oidc is None and not any(token.valid for token in known_tokens.list_tokens(connection)):
-                remarks.print("No token is valid yet, so no one can sign in: farm tokens create NAME --role operate")
+                remarks.print(
+                    "No token is valid yet, so no one can sign in. The owner of the tables makes one: "
+                    "farm tokens create NAME --role operate"
+                )
         if page != address:
             # The name is for browsers of this account; a log may be read by others.
             remarks.print(f"In a browser: {page if sys.stderr.isatty() else 'farm open'}", markup=False)

@@ -138,7 +138,7 @@ SELECT NOT has_database_privilege(:name, current_database(), 'CONNECT') AS datab
 
 NO_FILE_LIMIT = (
     "Sessions of {name} have no limit of their own on temporary files: only a superuser may let the owner of the tables set "
-    "temp_file_limit. Run docker/postgres-roles.sh on the Postgres host, then this command again."
+    "temp_file_limit. Run deploy/postgres-roles.sh on the Postgres host, then this command again."
 )
 """What the commands that make these logins print where `limits_temporary_files` is false."""
 
@@ -151,7 +151,7 @@ SELECT EXISTS (SELECT FROM pg_roles, unnest(rolconfig) AS setting WHERE rolname 
 def limits_temporary_files(connection: Connection, name: str) -> bool:
     """Whether the role has a `temp_file_limit` of its own. The owner of the tables needs a right for that.
 
-    `docker/postgres-roles.sh` grants it.
+    `deploy/postgres-roles.sh` grants it.
     """
     found: bool = connection.execute(_LIMITS_FILES, {"name": name}).scalar_one()
     return found

@@ -517,12 +517,12 @@ def test_the_command_makes_a_password_and_prints_it_once(
 def test_the_command_names_what_is_missing_for_a_limit_on_temporary_files(
     engine: Engine, command: Command, name: str
 ) -> None:
-    """The server's superuser did not run docker/postgres-roles.sh. The role works."""
+    """The server's superuser did not run deploy/postgres-roles.sh. The role works."""
     for words in ([name], [name, "--json"]):
         done = command(*words)
         assert done.returncode == 0
         assert f"Sessions of {name} have no limit of their own on temporary files" in done.stderr
-        assert "Run docker/postgres-roles.sh on the Postgres host" in done.stderr
+        assert "Run deploy/postgres-roles.sh on the Postgres host" in done.stderr
     reader = command(f"{name}_reader", role="reader-role")
     assert (reader.returncode, "temporary files" in reader.stderr) == (0, False)
     remove(engine, f"{name}_reader")

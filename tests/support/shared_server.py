@@ -18,7 +18,7 @@ from farm.services import ServiceUrls, postgres
 from farm.services.server_binaries import postgres_of_wheel
 from support.servers import WITH_PASSWORDS, own_services
 
-SCRIPT = Path(farm.__file__).parent.parent / "docker" / "postgres-roles.sh"
+SCRIPT = Path(farm.__file__).parent.parent / "deploy" / "postgres-roles.sh"
 
 SUPERUSER = "postgres"
 PASSWORDS: Mapping[str, str] = {
