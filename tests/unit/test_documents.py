@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -30,24 +31,49 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 
 
 def blocks(text: str, *languages: str) -> list[str]:
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    """The code blocks of these languages, also those in items of a list."""
+    return re.findall(rf"^ *```(?:{'|'.join(languages)})\n(.*?)^ *```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def commands_of(text: str) -> list[list[str]]:
-    """The `farm …` command lines of a document's shell blocks and code spans, split into words."""
-    lines = [line.removeprefix("$ ") for block in blocks(text, "sh", "console") for line in block.splitlines()]
-    lines += re.findall(r"`(farm [^`]*)`", text)
+def in_blocks(text: str) -> list[str]:
+    """Lines of shell scripts, and those of sessions that somebody types."""
+    scripts = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    sessions = [line.strip() for block in blocks(text, "console") for line in block.splitlines()]
+    return scripts + [line.removeprefix("$ ") for line in sessions if line.startswith("$ ")]
+
+
+def commands_of(lines: list[str]) -> list[list[str]]:
+    """The `farm …` commands of shell lines, split into words."""
     found = []
     for line in lines:
-        words = shlex.split(line.split("  #")[0], comments=True)
-        words = words[next((i for i, word in enumerate(words) if "=" not in word), len(words)) :]
-        if words[:1] == ["farm"]:
-            found.append(words)
+        for command in simple_commands(line):
+            words = list(itertools.dropwhile(lambda word: "=" in word, command))
+            if words and words[0].rpartition("/")[2] == "farm":
+                found.append(words)
     return found
 
 
-def every_command() -> list[tuple[str, list[str]]]:
-    return [(path.name, words) for path in DOCUMENTS for words in commands_of(path.read_text())]
+def simple_commands(line: str) -> list[list[str]]:
+    """The words of each command of a shell line, without the comment."""
+    lexer = shlex.shlex(line.partition("  #")[0], posix=True, punctuation_chars=";&|()<>")
+    lexer.whitespace_split = True
+    found: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set(";&|()<>"):
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def every_command(*, spans: bool) -> list[tuple[str, list[str]]]:
+    """The commands of all documents: those of shell blocks, and with `spans` those in the text, which may lack arguments."""
+    texts = {path.name: path.read_text() for path in DOCUMENTS}
+    return [
+        (name, words)
+        for name, text in texts.items()
+        for words in commands_of(in_blocks(text) + (re.findall(r"`(farm [^`]*)`", text) if spans else []))
+    ]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -58,17 +84,34 @@ def test_every_row_of_a_table_follows_its_head(path: Path) -> None:
     assert [lines[i] for i in starts if not re.fullmatch(r"\|[\s:|-]+\|", lines[i + 1])] == []
 
 
-@pytest.mark.parametrize(("document", "words"), every_command(), ids=lambda v: v if isinstance(v, str) else " ".join(v))
-def test_a_command_in_a_document_exists_with_its_options(document: str, words: list[str]) -> None:
+def command_of(words: list[str]) -> tuple[Any, list[str]]:
+    """The parser of a command, and the words behind its name."""
     command: Any = top_level()
     rest = words[1:]
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         name = rest.pop(0).rstrip(",.:;")
-        assert name in command.commands, f"{document}: no command {name}"
+        assert name in command.commands, f"no command {name}"
         command = imported(command.commands[name])
+    return command, rest
+
+
+def id_of(value: Any) -> str:
+    return value if isinstance(value, str) else " ".join(value)
+
+
+@pytest.mark.parametrize(("document", "words"), every_command(spans=True), ids=id_of)
+def test_a_command_in_a_document_exists_with_its_options(document: str, words: list[str]) -> None:
+    command, rest = command_of(words)
     known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
     given = {word.split("=")[0] for word in rest if word.startswith("--") or re.fullmatch(r"-[a-zA-Z]", word)}
     assert given <= known | {"--help"}, f"{document}: {words[:2]} has no {given - known}"
+
+
+@pytest.mark.parametrize(("document", "words"), every_command(spans=False), ids=id_of)
+def test_a_command_line_in_a_document_has_no_argument_too_many(document: str, words: list[str]) -> None:
+    command, rest = command_of(words)
+    _, left, _ = command.make_parser(command.context_class(command)).parse_args(rest)
+    assert left == [], f"{document}: {' '.join(words)}"
 
 
 def test_every_command_is_in_the_table_of_commands() -> None:
