@@ -87,7 +87,7 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
         return given or ("json" if as_json else TABLE)
     suffix = output.suffix.removeprefix(".")
     if given is None and not as_json and suffix not in EXPORTERS:
-        raise BadInput(detail=f"{output}: use the extension .csv, .parquet or .json, or add --format")
+        raise BadInput(detail=f"{output}: use the extension .csv, .parquet, .json or .jsonl, or add --format")
     return given or ("json" if as_json else suffix)
 
 

@@ -102,6 +102,8 @@ def test_a_file_of_several_pages_is_that_of_all_rows_at_once(count: int) -> None
     farm = PagedFarm(range(1, count + 1))
     assert farm.content("csv") == csv_text(farm.rows, header=True).encode()
     assert farm.content("json") == json.dumps(farm.rows, indent=1, default=str).encode()
+    lines = [json.dumps(one, default=str) for one in farm.rows]
+    assert farm.content("jsonl").decode().splitlines() == lines
     assert farm.content("commands").decode().splitlines() == [f"farm measure {n}" for n in range(1, count + 1)]
     table = pq.read_table(io.BytesIO(farm.content("parquet")))
     assert table.equals(arrow_table(farm.rows))
@@ -134,7 +136,7 @@ def test_the_provenance_is_of_all_pages_and_there_is_none_of_several_device_type
     assert METADATA_KEY not in (pq.read_schema(io.BytesIO(farm.content("parquet"))).metadata or {})
 
 
-@pytest.mark.parametrize("name", ["csv", "json"])
+@pytest.mark.parametrize("name", ["csv", "json", "jsonl"])
 def test_a_page_is_written_before_the_next_but_one_is_read(name: str, tmp_path: Path) -> None:
     farm = PagedFarm([1] * 400, rows_at_once=100)
     farm.folder = tmp_path
@@ -144,7 +146,7 @@ def test_a_page_is_written_before_the_next_but_one_is_read(name: str, tmp_path: 
     assert [one.name for one in tmp_path.iterdir()] == [f"rows.{name}"]
 
 
-@pytest.mark.parametrize("name", ["csv", "json", "parquet", "commands"])
+@pytest.mark.parametrize("name", ["csv", "json", "jsonl", "parquet", "commands"])
 def test_an_export_that_is_interrupted_between_pages_leaves_the_old_file(name: str, tmp_path: Path) -> None:
     farm, file = PagedFarm([1] * 8, fails_after=4), tmp_path / f"rows.{name}"
     file.write_text("old")
@@ -197,7 +199,7 @@ def test_the_format_is_given_or_follows_from_the_name(
 
 
 def test_a_format_that_is_unknown_or_not_for_a_terminal_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"rows\.txt: use the extension \.csv, \.parquet or \.json"):
+    with pytest.raises(BadInput, match=r"rows\.txt: use the extension \.csv, \.parquet, \.json or \.jsonl"):
         format_of(None, Path("rows.txt"), as_json=False)
     with pytest.raises(BadInput, match=r"Parquet cannot be printed\. Add --output FILE\.parquet"):
         format_of("parquet", None, as_json=False)
