@@ -29,6 +29,7 @@ from farm.web.pages import readable, routes_of_pages
 from farm.web.processes import Processes
 from farm.web.routes import routes_of_operations
 from farm.web.security import Guard, Policy
+from farm.web.shared_answers import SharedAnswers
 from farm.web.traced import Traced
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def make_app(
     app.state.access = access
     app.state.policy = policy
     app.state.processes = processes
-    app.state.events = Events(lambda: _fingerprints(access))
+    events = Events(lambda: _fingerprints(access))
+    app.state.events = events
+    app.state.shared = SharedAnswers(lambda: events.latest)
     _add_errors(app)
     _add_provider(app, policy.oidc)
     return app

@@ -54,6 +54,11 @@ class Events:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
+    @property
+    def latest(self) -> int | None:
+        """The number of the latest event; None while no page listens, when changes are not read."""
+        return None if self._task is None else self._number
+
     def take(self, holder: Hashable) -> None:
         """Takes a place for a stream, which `give_back` returns. Raises `TooManyRequests`."""
         for count, limit in ((self._streams.total(), MAX_STREAMS), (self._streams[holder], MAX_STREAMS_PER_USER)):

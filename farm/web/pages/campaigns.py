@@ -32,7 +32,7 @@ def list_(visit: Visiting, state: str = "", before: Annotated[int | None, Query(
         raise BadInput(detail=f"Unknown state {state!r}. States: {', '.join(filter(None, _STATES))}.")
     form = Form(campaigns.list_, visit.request.query_params, fields=("owner", "search"))
     query = form.arguments(campaigns.list_, state=_STATES[state], before=before, limit=PAGE + 1)
-    found = visit.ask(campaigns.list_, **query)
+    found = visit.ask_shared(campaigns.list_, **query)
     shown = found[:PAGE]
     asked = {**({"state": state} if state else {}), **form.values}
     return visit.show(
@@ -44,13 +44,13 @@ def list_(visit: Visiting, state: str = "", before: Annotated[int | None, Query(
         first=linked("/", asked) if before is not None else None,
         following=linked("/", {**asked, "before": shown[-1].id}) if len(found) > PAGE else None,
         here=linked("/", {**asked, "before": before}),
-        counted=visit.ask(devices.counts),
+        counted=visit.ask_shared(devices.counts),
     )
 
 
 @router.get("/campaigns/{campaign}", name="campaign")
 def show(visit: Visiting, campaign: str) -> Response:
-    found = visit.ask(campaigns.show, campaign)
+    found = visit.ask_shared(campaigns.show, campaign)
     return visit.show(
         "campaign.html",
         campaign=found,
@@ -76,7 +76,7 @@ def _commands(visit: Visit, campaign: CampaignNow) -> dict[int, str]:
     if not campaign.problems:
         return {}
     ids = [problem.job_id for problem in campaign.problems]
-    return {job.job_id: job.command for job in visit.ask(jobs.list_, campaign.digest, job=ids, limit=len(ids))}
+    return {job.job_id: job.command for job in visit.ask_shared(jobs.list_, campaign.digest, job=ids, limit=len(ids))}
 
 
 _STEERING = {

@@ -31,7 +31,7 @@ PAGE = 500
 @router.get("/devices", name="devices")
 def list_(visit: Visiting, page: Annotated[int, Query(ge=1, le=devices.MAX_OFFSET // PAGE)] = 1) -> Response:
     form = Form(devices.list_, visit.request.query_params, fields=("host", "type"))
-    found = visit.ask(devices.list_, **form.arguments(devices.list_, limit=PAGE + 1, offset=PAGE * (page - 1)))
+    found = visit.ask_shared(devices.list_, **form.arguments(devices.list_, limit=PAGE + 1, offset=PAGE * (page - 1)))
     shown = found[:PAGE]
     # What was measured elsewhere has no worker to look after.
     shown.sort(key=lambda device: (device.presence is Presence.IMPORTED, device.host))
@@ -41,7 +41,7 @@ def list_(visit: Visiting, page: Annotated[int, Query(ge=1, le=devices.MAX_OFFSE
         hosts=by_host,
         asked=form.values,
         change=Form(devices.drain, FormData(), fields=("reason",)),
-        counted=visit.ask(devices.counts),
+        counted=visit.ask_shared(devices.counts),
         first=linked("/devices", form.values) if page > 1 else None,
         following=linked("/devices", {**form.values, "page": page + 1}) if len(found) > PAGE else None,
         here=linked("/devices", {**form.values, "page": page if page > 1 else None}),

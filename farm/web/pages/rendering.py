@@ -37,6 +37,7 @@ from farm.web.pages.assets import address_of
 from farm.web.pages.forms import Form
 from farm.web.routes import access_of, perform, who
 from farm.web.security import Caller
+from farm.web.shared_answers import SharedAnswers
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -180,7 +181,22 @@ class Visit:
         known = OPERATIONS[operation]
         self.caller.need(known.role)
         answer: R = perform(known, self.access, *args, **kwargs)
+        if known.changes:
+            self._shared.clear()
         return answer
+
+    def ask_shared(self, operation: Callable[Concatenate[Access, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `ask`, for what does not depend on the caller: pages that refresh at the same moment share the answer."""
+        if not is_update(self.request):
+            return self.ask(operation, *args, **kwargs)
+        self.caller.need(OPERATIONS[operation].role)
+        key = (operation, repr(args), repr(sorted(kwargs.items())))
+        return self._shared.answer(key, lambda: self.ask(operation, *args, **kwargs))
+
+    @property
+    def _shared(self) -> SharedAnswers:
+        shared: SharedAnswers = self.request.app.state.shared
+        return shared
 
     def ask_form(
         self, operation: Callable[Concatenate[Access, ...], R], form: Form, **more: Any

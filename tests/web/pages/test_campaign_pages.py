@@ -13,14 +13,18 @@ import pytest
 from sqlalchemy import Engine, text
 
 from farm import registry
-from farm.api import reports
+from farm.api import Operation, reports
 from farm.api.access import Access
 from farm.db import campaigns, devices
-from farm.web.pages import results
+from farm.web.app import make_app
+from farm.web.pages import rendering, results
+from farm.web.routes import perform
+from farm.web.security import Policy
+from farm.web.shared_answers import SharedAnswers
 from support import learning_curves as curves
 from support.page_samples import NASTY, submitted
 from support.samples import cpu, landed, row
-from support.visiting import words
+from support.visiting import visitor, words
 
 
 def test_a_campaign_is_paused_resumed_retried_and_cancelled(browser_like: httpx.Client, filled: int) -> None:
@@ -209,3 +213,45 @@ def test_a_campaign_with_invalid_jobs_is_not_shown_as_a_success(browser_like: ht
         assert badge[1].endswith(" invalid")
     told = browser_like.get("/api/v1/campaigns/refused").json()
     assert (told["verdict"], told["state_text"]) == ("no results", f"done, {badge[1]}")
+
+
+# --- answers that pages share ------------------------------------------------------------------------
+
+
+def test_pages_that_refresh_at_the_same_moment_share_an_answer_until_an_event_or_an_action(
+    access: Access, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(access, policy=Policy(tokens=False))
+    events = SimpleNamespace(latest=1)
+    app.state.shared = SharedAnswers(lambda: events.latest, lambda: 0.0)
+    readings = list[str]()
+
+    def counted(known: Operation, *given: Any, **more: Any) -> Any:
+        readings.append(known.name)
+        return perform(known, *given, **more)
+
+    monkeypatch.setattr(rendering, "perform", counted)
+    update = {"HX-Request": "true"}
+
+    def read(path: str, **headers: str) -> list[str]:
+        readings.clear()
+        assert client.get(path, headers=headers).status_code == 200
+        return list(readings)
+
+    with visitor(app) as client:
+        for path in ("/campaigns/small", "/", "/devices"):
+            events.latest += 1
+            first = read(path, **update)
+            assert first
+            assert read(path, **update) == []
+            assert read(path) == first, "a person who opens the page gets what is true now"
+            events.latest += 1
+            assert read(path, **update) == first
+            assert read(path, **update) == []
+        assert read("/", **update) != []
+        assert read("/?state=done", **update) == ["campaigns_list"], "another part of the list"
+        assert read("/campaigns/small", **update) != []
+        assert read("/campaigns/small", **update) == []
+        assert "Paused." in words(client.post("/campaigns/small/steer", data={"to": "pause"}).text)
+        assert "paused" in words(client.get("/campaigns/small", headers=update).text)
+        assert client.get("/campaigns/nothing", headers=update).status_code == 404
