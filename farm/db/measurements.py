@@ -151,15 +151,19 @@ def read(
     # Every row has an id; with NULLS LAST its index would not be read from its end.
     nulls = "" if column == "measurement_id" else "NULLS LAST"
     columns = ", ".join(_LABELLED if name == "details" else name for name in EXPORTED)
-    statement = text(f"""
-        SELECT {columns} FROM {_EVERY_ROUND if short_rounds else "v_measurements"}
+    view = _EVERY_ROUND if short_rounds else "v_measurements"
+    matching = f"""
         WHERE (CAST(:campaign_id AS bigint) IS NULL OR campaign_id = :campaign_id)
           AND (CAST(:device_type AS text) IS NULL OR device_type = :device_type)
           AND (CAST(:family AS text) IS NULL OR family = :family)
           AND (CAST(:after AS bigint) IS NULL OR measurement_id > :after)
           AND {only.sql}
-        ORDER BY {column} {direction} {nulls} LIMIT :limit
-    """)
+    """
+    order = f"ORDER BY {column} {direction} {nulls}"
+    if column != "measurement_id" and limit is not None:
+        # Rows are wide: all of them would be joined and sorted for the few that are read.
+        matching = f"WHERE measurement_id = ANY (ARRAY (SELECT measurement_id FROM {view} {matching} {order} LIMIT :limit))"
+    statement = text(f"SELECT {columns} FROM {view} {matching} {order} LIMIT :limit")
     parameters = {
         "campaign_id": campaign_id,
         "device_type": device_type,
