@@ -162,7 +162,9 @@ def read(
     order = f"ORDER BY {column} {direction} {nulls}"
     if column != "measurement_id" and limit is not None:
         # Rows are wide: all of them would be joined and sorted for the few that are read.
-        matching = f"WHERE measurement_id = ANY (ARRAY (SELECT measurement_id FROM {view} {matching} {order} LIMIT :limit))"
+        matching = (
+            f"WHERE measurement_id = ANY (ARRAY (SELECT measurement_id FROM {view} {matching} {order} LIMIT :limit))"
+        )
     statement = text(f"SELECT {columns} FROM {view} {matching} {order} LIMIT :limit")
     parameters = {
         "campaign_id": campaign_id,
