@@ -261,25 +261,26 @@ def pages(farm: Farm, limit: int | None, *, sort: str = "measurement_id", **quer
     Sorted rows come in one page, as large as the farm allows.
 
     Raises:
-        BadParameter: pages are needed, and the rows are not in the order of their ids.
+        BadParameter: pages are needed, and the rows are not in the order of their ids. No page has been returned then.
     """
     at_once = min(farm.rows_at_once, PAGE_ROWS) if sort == "measurement_id" else farm.rows_at_once
     after, count = None, 0
     while True:
         size = at_once if limit is None else min(at_once, limit - count)
         page = farm.ask(rows, **query, sort=sort, after=after, limit=size)
-        if page.rows or not count:
-            yield page
-        count += len(page.rows)
-        if count == limit or len(page.rows) < size:
-            return
+        is_last = len(page.rows) < size or count + size == limit
         after = page.next
-        if after is None:
+        if after is None and not is_last:
             raise BadParameter(
                 parameter="sort",
                 value=sort,
                 why=f"the API returns at most {size:,} sorted rows. Give a limit, or leave this out.",
             )
+        if page.rows or not count:
+            yield page
+        count += len(page.rows)
+        if is_last:
+            return
 
 
 def all_rows(farm: Farm, limit: int | None, **query: Any) -> Results:

@@ -60,10 +60,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 
 def emit_json(data: Any) -> None:
     """Prints data as one JSON document: models and dataclasses as objects, times in ISO 8601, other values as text."""
-    sys.stdout.write(json.dumps(data, indent=2, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(data, indent=2, default=plain) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value that JSON does not have, as `emit_json` prints it."""
     if isinstance(value, BaseModel):
         return value.model_dump()
     if is_dataclass(value) and not isinstance(value, type):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,11 +14,12 @@ from farm.atomic_write import require_new
 from farm.both_times import burst_apart
 from farm.cli.files import ForceOption, write_export
 from farm.cli.options import takes
-from farm.cli.output import JsonOption, console, emit_json, kernel_text, remarks, types_text
+from farm.cli.output import JsonOption, console, kernel_text, plain, remarks, types_text
 from farm.cli.problem_columns import ADDED, added_cells, usual_columns
 from farm.cli.tables import Column, Table
 from farm.errors import BadInput
 from farm.exporters import EXPORTERS
+from farm.exporters.json_rows import json_list
 from farm.protocols import ProtocolName
 from farm.settings import settings
 
@@ -92,13 +94,16 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> str:
 
 
 def _show(query: dict[str, Any], limit: int | None, *, as_json: bool) -> None:
-    max_rows = limit if as_json else limit or TABLE_ROWS
     with farm_of(settings()) as farm:
+        if as_json:
+            pages = (page.rows for page in operations.pages(farm, limit, **query))
+            for text in json_list(pages, indent=2, default=plain):
+                sys.stdout.write(text)
+            sys.stdout.write("\n")
+            return
+        max_rows = limit or TABLE_ROWS
         rows = operations.all_rows(farm, max_rows, **query).rows
-    if as_json:
-        emit_json(rows)
-    else:
-        _print_table(rows, limited=len(rows) == max_rows and limit is None, rounds=query["short_rounds"])
+    _print_table(rows, limited=len(rows) == max_rows and limit is None, rounds=query["short_rounds"])
 
 
 _RESULTS = Table(

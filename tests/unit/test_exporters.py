@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from farm.api.results import Identity, Results, all_rows
+from farm.api.results import Identity, Results, all_rows, pages
 from farm.cli.files import write_export
 from farm.cli.results import TABLE, format_of
-from farm.errors import BadInput
+from farm.errors import BadInput, BadParameter
 from farm.exporters import EXPORTERS, RowExporter, dataset, parquet_rows
 from farm.exporters.csv_rows import csv_text
 from farm.exporters.exporter import Export, contents
@@ -75,7 +75,16 @@ class PagedFarm:
         self.folder: Path | None = None
         self.sizes = list[int]()
 
-    def ask(self, _: Any, *, after: int | None, limit: int, commands: bool = False, **query: Any) -> Any:
+    def ask(
+        self,
+        _: Any,
+        *,
+        after: int | None,
+        limit: int,
+        commands: bool = False,
+        sort: str = "measurement_id",
+        **query: Any,
+    ) -> Any:
         if self.folder is not None:
             self.sizes.append(sum(one.stat().st_size for one in self.folder.rglob(".farm-*")))
         if self.fails_after is not None and (after or 0) >= self.fails_after:
@@ -86,7 +95,7 @@ class PagedFarm:
             rows=found,
             identity=CARD.model_copy(update={"type": types.pop()}) if len(types) == 1 else None,
             commands=[f"farm measure {one['measurement_id']}" for one in found] if commands else None,
-            next=found[-1]["measurement_id"] if len(found) == limit else None,
+            next=found[-1]["measurement_id"] if len(found) == limit and sort == "measurement_id" else None,
         )
 
     def exported(self, name: str, limit: int | None = None) -> Export:
@@ -114,6 +123,14 @@ def test_a_limit_ends_within_a_page_and_at_the_end_of_one() -> None:
     farm = PagedFarm(range(1, 6))
     for limit in (1, 2, 3, 4):
         assert farm.content("commands", limit).count(b"\n") == limit
+
+
+def test_sorted_rows_that_need_pages_are_refused_before_any_is_written() -> None:
+    for limit in (None, 3):
+        with pytest.raises(BadParameter, match="at most 2 sorted rows"):
+            next(pages(PagedFarm([1] * 3), limit, sort="-tflops"))
+    assert [len(page.rows) for page in pages(PagedFarm([1] * 3), 2, sort="-tflops")] == [2]
+    assert [len(page.rows) for page in pages(PagedFarm([1]), None, sort="-tflops")] == [1]
 
 
 def test_parquet_is_written_in_row_groups_of_several_pages(monkeypatch: pytest.MonkeyPatch) -> None:
