@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 _EXPORT = text("SELECT pg_export_snapshot()")
 
@@ -23,30 +26,56 @@ def snapshot_of(connection: Connection) -> str:
 def read(engine: Engine, statement: str, *, snapshot: str | None = None) -> Any:
     """Runs a query on a separate connection and returns an Arrow table. `snapshot` is from `snapshot_of`.
 
-    The connection has the session settings of the engine, such as the statement timeout.
+    The connection has the settings of the engine's connections, such as the statement timeout. Raises `sqlalchemy.exc.DBAPIError`.
     """
+    with _reader(engine, statement, snapshot) as reader:
+        return reader.read_all()
+
+
+def parts(engine: Engine, statement: str) -> Iterator[Any]:
+    """As `read`, but yields the result in Arrow record batches of about 16 MB, in the order of the rows. Without rows it is an empty one."""
+    import pyarrow as pa
+
+    with _reader(engine, statement) as reader:
+        part = None
+        for part in reader:
+            yield part
+        if part is None:
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+@contextmanager
+def _reader(engine: Engine, statement: str, snapshot: str | None = None) -> Iterator[Any]:
+    """The result of a query as a `RecordBatchReader`. Errors inside the block are those of the query."""
     # Not through their dbapi modules: those load pandas, which takes as long as reading half a million rows.
     import pyarrow as pa
-    from adbc_driver_manager import AdbcConnection, AdbcStatement
+    from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
     from adbc_driver_postgresql import connect
+    from psycopg.conninfo import make_conninfo
 
-    url = engine.url.set(drivername="postgresql").update_query_dict({"application_name": "farm"})
-    with (
-        connect(url.render_as_string(hide_password=False)) as database,
-        AdbcConnection(database) as connection,
-        AdbcStatement(connection) as query,
-    ):
-        for name, value in engine.get_execution_options().get("session", {}).items():
-            query.set_sql_query(f"SET {name} = '{value}'")
-            query.execute_update()
-        if snapshot is not None:
-            connection.set_autocommit(False)
-            for begin in ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{snapshot}'"):
-                query.set_sql_query(begin)
-                query.execute_update()
-        query.set_sql_query(statement)
-        stream, _ = query.execute_query()
-        return pa.RecordBatchReader.from_stream(stream).read_all()
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        with (
+            connect(make_conninfo(url, **engine.get_execution_options()["connect_args"])) as database,
+            AdbcConnection(database) as connection,
+            AdbcStatement(connection) as query,
+        ):
+            if snapshot is not None:
+                connection.set_autocommit(False)
+                for begin in (
+                    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+                    f"SET TRANSACTION SNAPSHOT '{snapshot}'",
+                ):
+                    query.set_sql_query(begin)
+                    query.execute_update()
+            query.set_sql_query(statement)
+            stream, _ = query.execute_query()
+            yield pa.RecordBatchReader.from_stream(stream)
+    except Error as error:
+        raise DBAPIError.instance(statement, None, error, Error) from error
+    except OSError as error:
+        # What pyarrow raises where the server ends the query or goes away while it sends rows.
+        raise OperationalError(statement, None, error) from error
 
 
 _DTYPES = {"double": np.float64, "int64": np.int64, "int32": np.int32, "timestamp[us, tz=UTC]": np.int64}

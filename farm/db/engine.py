@@ -231,14 +231,15 @@ def make_engine(
         pre_ping: test pooled connections before use. Without it, the caller handles broken connections.
     """
     options = " ".join(f"-c {name}={value}" for name, value in {"timezone": "UTC", **session}.items())
+    arguments = {"application_name": application, "options": options, **client}
     return create_engine(
         url,
         pool_size=pool_size,
         max_overflow=5,
         pool_pre_ping=pre_ping,
-        # For connections that are made past this engine: see `farm.db.arrow_columns.read`.
-        execution_options={"session": dict(session)},
-        connect_args={"application_name": application, "options": options, **client},
+        # For connections that are made past this engine: see `farm.db.arrow_columns`.
+        execution_options={"connect_args": arguments},
+        connect_args=arguments,
     )
 
 
