@@ -141,19 +141,6 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_limit_of_a_control_group_is_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(host, "SYS", tmp_path / "sys")
-    unlimited = host.memory_bytes()
-    write(tmp_path / "proc/self/cgroup", "0::/farm/worker\n")
-    write(tmp_path / "sys/fs/cgroup/farm/worker/memory.max", "max\n")
-    write(tmp_path / "sys/fs/cgroup/farm/memory.max", "1000000\n")
-    assert host.memory_bytes() == 1_000_000 < unlimited
-    write(tmp_path / "proc/self/cgroup", "4:memory:/old\n3:cpu:/old\n")
-    write(tmp_path / "sys/fs/cgroup/memory/old/memory.limit_in_bytes", "2000000\n")
-    assert host.memory_bytes() == 2_000_000
-
-
 def test_the_last_level_cache_is_counted_once_for_the_processors_that_share_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

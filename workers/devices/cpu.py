@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from farm import host_memory
 from farm.devices import Backend, DeviceIdentity, DeviceKind, DeviceTraits
 from farm.errors import InvalidOnDevice, MeasurementFailed
 from farm.kernels import Configuration
@@ -63,7 +64,7 @@ _HOSTS = uuid.UUID("6f0d3b0e-7a6b-4a53-9d0c-3f2f6c1f5f11")  # the name space of 
 def identify() -> DeviceIdentity:
     """The processor of this host as a device. Reads /proc and /sys only."""
     name = host.processor_name()
-    traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=host.memory_bytes(), threads=host.usable_threads())
+    traits = DeviceTraits(kind=DeviceKind.CPU, memory_bytes=host_memory.total_bytes(), threads=host.usable_threads())
     return DeviceIdentity(
         uuid=f"{CPU.uuid_prefixes[0]}{uuid.uuid5(_HOSTS, f'{host.host_id()} {name}')}",
         type=device_type_of(name, Backend.CPU),

@@ -1,4 +1,4 @@
-"""Facts of this host: processor, usable memory, caches and clocks, read from Linux's /proc and /sys.
+"""Facts of this host: processor, caches and clocks, read from Linux's /proc and /sys.
 
 If a file is missing, as in containers and on other systems, each function returns a safe default.
 """
@@ -9,8 +9,6 @@ import os
 import platform
 import re
 from pathlib import Path
-
-import psutil
 
 PROC = Path("/proc")
 SYS = Path("/sys")
@@ -40,22 +38,6 @@ def usable_threads() -> int:
 def host_id() -> str:
     """The machine id. Without one, as in many containers, the host name."""
     return _read(Path("/etc/machine-id")) or platform.node() or "localhost"
-
-
-def memory_bytes() -> int:
-    """Memory of the host, or the limit of this process's control group where that is lower."""
-    return min([psutil.virtual_memory().total, *_group_limits()])
-
-
-def _group_limits() -> list[int]:
-    groups = [line.split(":", 2) for line in (_read(PROC / "self/cgroup") or "").splitlines()]
-    files = [SYS / "fs/cgroup/memory.max", SYS / "fs/cgroup/memory/memory.limit_in_bytes"]
-    for _, controllers, path in (group for group in groups if len(group) == 3):
-        folder, name = ("memory/", "memory.limit_in_bytes") if controllers == "memory" else ("", "memory.max")
-        here = Path(path.lstrip("/"))
-        files += [SYS / "fs/cgroup" / folder / part / name for part in (here, *here.parents)]
-    found = (_read(file) for file in files)
-    return [int(text) for text in found if text is not None and text.isdecimal()]
 
 
 def last_level_cache_bytes() -> int:
