@@ -32,7 +32,8 @@ from support.programs import free_port, redis_answers
 from support.servers import own_services
 from support.shared_server import server_of_the_owner
 
-hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine is no error
+# A busy machine is no error: neither an example nor drawing it has a time limit.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
 
