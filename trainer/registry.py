@@ -38,23 +38,12 @@ from trainer.promotion import Champion, Decision, decide, of_another_protocol, u
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
 from trainer.table import check_training_table, of_one_protocol, protocol_of, table_hash
 
-_RECIPE_FILES = (
-    *(
-        "table.py",
-        "conditions.py",
-        "cards.py",
-        "folds.py",
-        "forest.py",
-        "burst.py",
-        "calibration.py",
-        "evaluate.py",
-        "learn.py",
-        "test_set.py",
-        "packaging.py",
-    ),
-    *("gemm_forest.py", "held_out.py", "baseline.py", "promotion.py"),
+NOT_IN_RECIPE = (
+    *("main.py", "tasks.py", "progress.py"),  # run a training and report it
+    *("acquire.py", "rounds.py"),  # choose what to measure next
+    *("plots.py", "model_card.py", "runs.py"),  # describe and store what was learned
 )
-"""The files of this package that, with `farm/gpus.yaml`, decide the results of a training and the promotion."""
+"""The files of this package that decide neither a model and its figures nor its promotion. All others are part of the recipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +158,8 @@ def recipe_hash(code_version: str, settings: ForestSettings, *, tested_on: str |
     folder, gpus = Path(trainer.__path__[0]), Path(farm.gpus.__file__).with_suffix(".yaml")
     reader = Path(farm.registry.held_out.__file__)
     predictor = Path(farm.forest.__path__[0]).glob("*.py")
-    for path in sorted(
-        [gpus, reader, *predictor, *(path for pattern in _RECIPE_FILES for path in folder.glob(pattern))]
-    ):
+    trained_by = (path for path in folder.glob("*.py") if path.name not in NOT_IN_RECIPE)
+    for path in sorted([gpus, reader, *predictor, *trained_by]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
