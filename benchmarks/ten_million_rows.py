@@ -5,18 +5,15 @@
 One farm of its own is filled, size after size, with campaigns of 10,000 jobs (`many_rows`), a thousand of them in a year. Rows have
 the details of a measured row. At each size a campaign of 10,000 jobs is submitted by `farm submit` and landed through the farm's own
 code, in batches of 100. Then what commands read is read, in this process: the median of three, or the first if it takes longer than
-10 s. Some are also read with the `random_page_cost` that is the default of Postgres. Commands that read one campaign or one day read the same number of rows at each size. Reading the training table of a device
-type is a process of its own, and limited to 8 GiB of memory and 240 s. It needs 15 GB of disk.
+10 s. Some are also read with the `random_page_cost` that is the default of Postgres. Commands that read one campaign or one day read the same number of rows at each size. It
+needs 15 GB of disk.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -43,7 +40,6 @@ from farm.retention.deleted import DeletedData
 from farm.retention.rule import Place
 from farm.services import ServiceUrls
 from farm.settings import settings
-from trainer.table import read_training_table
 
 STEP_SECONDS = 240.0
 """A step that takes longer is stopped."""
@@ -57,7 +53,6 @@ RANDOM_READS = (
 """What is also read with `random_page_cost` 4, the default of Postgres, and not that of the embedded database."""
 
 LONG_SECONDS = 10.0
-MEMORY_BYTES = 8 * 2**30
 BATCH = 100
 _SIZES = text("""
 SELECT pg_table_size('measurements') AS rows, pg_indexes_size('measurements') AS indexes, pg_database_size(current_database()) AS database
@@ -177,47 +172,17 @@ def of_size(
                 found[question] = median_s(run)
                 print(f"  {question} {session}: {found[question]}", file=sys.stderr, flush=True)
         engine_of_commands.dispose()
-    table = training(many_rows.TYPES[0])
-    print(f"  training table: {table}", file=sys.stderr, flush=True)
-    taken["training table of TYPE"] = table.get("seconds")
     with engine.connect() as connection:
         size = connection.execute(_SIZES).mappings().one()
     gigabytes = {f"{name}_gb": round(number / 1e9, 3) for name, number in size.items()}
-    return {"load_average": round(load, 1), "fill_s": round(fill_s, 1), **landed, **cleaned, **gigabytes, "training_table": table, "commands_s": taken, "default_page_cost_s": before}  # fmt: skip
-
-
-def read_training(device_type: str) -> None:
-    """Reads the training table of a type, and prints its rows and the peak memory."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    engine = make_engine(os.environ["BENCH_DATABASE_URL"], application="benchmark")
-    began = time.perf_counter()
-    with engine.connect() as connection:
-        table = read_training_table(connection, device_type)
-    taken = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"rows": len(table), "peak_mb": round(peak), "seconds": round(taken, 2)}))
-
-
-def training(device_type: str) -> dict[str, Any]:
-    """Rows, memory and seconds of reading the training table of a type; empty where it does not fit or takes too long."""
-    words = [sys.executable, "-m", "benchmarks.ten_million_rows", "--read-training-table", device_type]
-    try:
-        done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True, timeout=STEP_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {}
-    return {} if done.returncode else dict(json.loads(done.stdout))
+    return {"load_average": round(load, 1), "fill_s": round(fill_s, 1), **landed, **cleaned, **gigabytes, "commands_s": taken, "default_page_cost_s": before}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = [100_000, 1_000_000, 10_000_000]
     parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="multiples of 100,000, ascending")
-    # What a process with limited memory does.
-    parser.add_argument("--read-training-table", metavar="TYPE", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.read_training_table:
-        read_training(asked.read_training_table)
-        return
     end_like_interrupted()
     found = dict[str, dict[str, Any]]()
     with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as name:
@@ -226,7 +191,6 @@ def main() -> None:
         recording = folder / "recording.parquet"
         record(many_rows.template(folder, "template", many_rows.EACH), recording)
         with farm_home(recording) as (urls, engine):
-            os.environ["BENCH_DATABASE_URL"] = str(urls.database_url)
             device_id, device = announce(engine)
             land(engine, many_rows.template(folder, "template", 1000), device_id, f"gpu.{device.identity.type}", 1000)
             many_rows.begin(engine)

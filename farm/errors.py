@@ -837,6 +837,14 @@ class TooFewMeasurements(BadInput):
     """{device_type} has {rows} measured configurations over {shapes} shapes; a model needs at least {need_rows} over {need_shapes}. Measure more first.{others}"""
 
 
+class TooLittleMemory(ServiceUnavailable):
+    """A model for {device_type} is not trained: {rows:,} rows of {configurations:,} configurations take about {needed_gib:.1f} GiB of memory, and the trainer has {available_gib:.1f} GiB available. Start a trainer where more memory is free, or train in a farm with fewer campaigns (docs/scale.md)."""
+
+
+class TrainingOutOfMemory(ServiceUnavailable):
+    """The trainer ran out of memory while it trained a model for {device_type}. Start a trainer where more memory is free, or train in a farm with fewer campaigns (docs/scale.md)."""
+
+
 class TestRowsInTraining(FarmError):
     """{problems} problems of the test set are in the training table as well, such as {example}. A model that learned from them cannot be tested on them; the training was refused."""
 

@@ -23,6 +23,9 @@ FAMILY = next(family.name for family in FAMILIES.values() if family.chooses)
 CHOSEN = ("chosen_tile_m", "chosen_tile_n", "chosen_slices", "chosen_waves", "chosen_algorithm")
 """Columns of facts about the chosen kernel from measurements of the family; NaN where they are unknown."""
 
+FACTS = ("tile", "split_k", "waves", "algorithm_id")
+"""What the details of a measurement of the family say about the chosen kernel; the first has both extents of its tile."""
+
 MIN_ROWS = 60
 """Of a kind of problem, below which the roofline stands."""
 
@@ -44,8 +47,9 @@ def chosen(details: Any) -> tuple[float, ...]:
     stated = json.loads(details) if isinstance(details, str) and details else details
     if not isinstance(stated, Mapping):
         return (math.nan,) * len(CHOSEN)
-    rows, _, columns = str(stated.get("tile", "")).partition("x")
-    return tuple(map(_number, (rows, columns, *(stated.get(name) for name in ("split_k", "waves", "algorithm_id")))))
+    tile, *numbers = FACTS
+    rows, _, columns = str(stated.get(tile, "")).partition("x")
+    return tuple(map(_number, (rows, columns, *(stated.get(name) for name in numbers))))
 
 
 def _number(value: Any) -> float:

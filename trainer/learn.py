@@ -21,7 +21,9 @@ from trainer.held_out import FoldModelStore
 from trainer.packaging import save_model
 from trainer.plots import HeldOutRows, importance_plot, plots
 from trainer.progress import Progress
-from trainer.table import configurations, protocol_of, table_hash
+from trainer.row_keys import distinct
+from trainer.table import configurations, protocol_of
+from trainer.table_hash import table_hash
 from trainer.test_set import TEST_SET, check_apart, evaluate_on
 
 
@@ -125,8 +127,9 @@ def learn(
             rows = HeldOutRows(facts.device_type, configured, measured_outputs(configured), found.predicted)
             plots(run / "evaluation", rows)
     fold_models.finish(configured)
-    stored = table.assign(parameters=[_json_text(each) for each in table["parameters"]])
-    stored.to_parquet(run / "training" / "table.parquet")
+    codes, kernels = distinct(table["parameters"])
+    texts = pd.Categorical([*map(_json_text, kernels)])
+    table.assign(parameters=texts[codes]).to_parquet(run / "training" / "table.parquet")
     model = fit(facts.device_type, configured, settings, intervals)
     progress.fitted(len(configured))
     importance_plot(run / "evaluation", facts.device_type, model.importance)

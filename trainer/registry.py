@@ -36,10 +36,11 @@ from trainer.model_card import model_card
 from trainer.progress import Progress
 from trainer.promotion import Champion, Decision, decide, of_another_protocol, unsound
 from trainer.runs import EXPERIMENT, log_decision, log_folds, log_training, register, start_run
-from trainer.table import check_training_table, of_one_protocol, protocol_of, table_hash
+from trainer.table import check_training_table, of_one_protocol, protocol_of
+from trainer.table_hash import table_hash
 
 NOT_IN_RECIPE = (
-    *("main.py", "tasks.py", "progress.py"),  # run a training and report it
+    *("main.py", "tasks.py", "progress.py", "memory.py"),  # run a training and report it
     *("acquire.py", "rounds.py"),  # choose what to measure next
     *("plots.py", "model_card.py", "runs.py"),  # describe and store what was learned
 )

@@ -26,14 +26,8 @@ from farm.measurement import ALL_FAMILIES
 from farm.tracing import ActiveSpan, ids_of_campaign, tracing
 from farm.tracing.span import PREFIX
 from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
-from trainer.table import (
-    PROBLEM,
-    configurations,
-    of_one_protocol,
-    read_test_table,
-    read_training_table,
-    with_parameter_columns,
-)
+from trainer.reading import read_test_table, read_training_table
+from trainer.table import PROBLEM, configurations, of_one_protocol, with_parameter_columns
 from trainer.test_set import Score, score
 
 OVERDRAW = 8
@@ -92,13 +86,10 @@ def _decide(engine: Engine, started: TrainingAttempt, span: ActiveSpan | None) -
         _name_campaign(span, engine, round_.campaign_id)
         campaign = Campaign.from_document(round_.document)
         known = campaigns.known_devices(connection)
-        protocol = str(campaign.measure.protocol)
-        every = read_training_table(connection, started.device_type, of_campaign=round_.campaign_id)
-        table, _ = of_one_protocol(every, protocol)
-        test, _ = of_one_protocol(
-            read_test_table(connection, started.device_type, of_campaign=round_.campaign_id), protocol
-        )
         curve = [each for each in learning.curve(connection, round_.campaign_id) if each["pool"] == round_.pool.name]
+    protocol, of_campaign = str(campaign.measure.protocol), round_.campaign_id
+    table, _ = of_one_protocol(read_training_table(engine, started.device_type, of_campaign=of_campaign), protocol)
+    test, _ = of_one_protocol(read_test_table(engine, started.device_type, of_campaign=of_campaign), protocol)
     search = campaign.search
     assert isinstance(search, Learn)
     model = fast_model(started.device_type, table) if len(table) else None

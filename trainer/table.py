@@ -1,54 +1,29 @@
-"""The training table: read, checked, named by its content, and reduced to one row per configuration."""
+"""The training table: checked, and reduced to one row per configuration."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Connection, text
 
 from farm.both_times import time_of
 from farm.errors import MissingColumns, TooFewMeasurements
-from farm.forest.columns import BIAS, GATE, GROUPED, NONE, REQUIRED, WITH_DEFAULT
+from farm.forest.columns import BIAS, GATE, GROUPED, NONE, REQUIRED, TEXTS, WITH_DEFAULT
 from farm.forest.numeric import Array, Bools
 from farm.forest.reach import MAX_PROBLEMS, positions, problems_of
 from farm.forest.vocabulary import FamilyKnowledge, Vocabulary
 from farm.fusion import Fusion
 from farm.gemm import ADDED_COLUMNS, INPUT_TYPES, MAX_EXTENT, PROBLEM_COLUMNS, ElementType, ElementTypes
 from farm.kernels import FAMILIES
-from farm.measurement import TEST_ROW, Source
+from farm.measurement import Source
 from farm.protocols import UNKNOWN_PROTOCOL, ProtocolName
 from farm.scale import Scale
 from trainer.choice import CHOSEN, FAMILY, chosen
-
-COLUMNS = (
-    *("measurement_id", "campaign", "configuration_id", "device_type", "device_uuid", "device_name", "host", "backend"),
-    *("source", "measured_at", *PROBLEM_COLUMNS, "family", "parameters"),
-    *("flops", "bytes", "runtime_ms", "runtime_rse", "runtime_burst_ms", "power_w", "energy_mj", "tflops", "cost_s"),
-    "protocol",
-)
-"""What the trainer reads of the view `v_measurements`."""
-
-CONDITIONS = {
-    "l2": "v.l2",
-    "distribution": "v.distribution",
-    "clock_policy": "v.clock_policy",
-    "power_source": "CASE WHEN v.power_w IS NOT NULL THEN v.power_source END",
-    "driver": "v.environment->>'driver'",
-    "file": "coalesce(d.facts->>'imported_from', v.environment->>'recording')",
-    "provenance": "coalesce(d.facts->>'provenance', v.environment->>'provenance')",
-}
-"""The columns that say how a row was measured, with their SQL: see `trainer.conditions`. A model does not learn from them."""
-
-DETAILS = f"CASE WHEN v.family = '{FAMILY}' THEN v.details END"
-"""The facts about the kernel that a library chose, as the optional column `details`."""
+from trainer.row_keys import Ints, distinct, ordered_key, ranks
 
 MEASURED = ("runtime_ms", "runtime_burst_ms", "power_w", "energy_mj")
 """What models learn of a configuration: medians over its repeats, NaN where a column was not measured."""
@@ -69,82 +44,8 @@ NEED_SHAPES = 4
 """Below these, a model evaluated on held-out shapes would be evaluated on almost nothing."""
 
 
-_LABELLED = f"v.source <> '{Source.MEASURED}' AND v.details->>'purpose' = '{TEST_ROW['purpose']}'"
-"""Rows that the file they come from labels as rows of a test set: see `farm.measurement.TEST_ROW`."""
-
-
-def _kept_apart(alias: str) -> str:
-    """The columns of a problem by which test sets are kept apart, as SQL: another distribution of rows over groups is nearly the
-    same problem, so of groups counts whether there are any."""
-    return ", ".join(f"{alias}.{name}" if name != "groups" else f"({alias}.groups <> '{NONE}')" for name in PROBLEM)
-
-
-_TESTED = f"""
-SELECT {_kept_apart("c")}
-FROM lanes l JOIN pools p ON p.id = l.pool_id JOIN jobs j ON j.lane_id = l.id JOIN configurations c ON c.id = j.configuration_id
-WHERE l.purpose = 'test'
-  AND (p.device_types @> ARRAY[CAST(:device_type AS text)]
-       OR p.device_uuid IN (SELECT uuid FROM devices WHERE type = :device_type))
-UNION
-SELECT {_kept_apart("v")} FROM v_measurements v WHERE v.device_type = :device_type AND {_LABELLED}
-"""
-"""The problems of a device type that are in the test set of a campaign, or in one that was imported or recorded."""
-
-_PROBLEM = f"({_kept_apart('v')})"
-
-
 UNTRUSTED = tuple(family.name for family in FAMILIES.values() if family.untrusted)
 """Families whose rows no model learns from: the parameters of a user's kernel mean what its source makes of them."""
-
-
-def read_training_table(
-    connection: Connection, device_type: str, *, any_source: bool = False, of_campaign: int | None = None
-) -> pd.DataFrame:
-    """The measurements of a device type that models may learn from, oldest first.
-
-    Only rows with source `measured`, unless `any_source`: recorded and imported numbers do not pass for fresh ones. Those of
-    the campaign `of_campaign` count with every source. Problems of a test set are left out, independent of the source of the test
-    set and of the rows, and for a problem in groups with all other groups of its shape.
-    """
-    only = "" if any_source else "AND (v.source = :source OR v.campaign_id = :campaign_id)"
-    return _read(connection, f"{only} AND {_PROBLEM} NOT IN ({_TESTED})", device_type, of_campaign)
-
-
-def read_test_table(
-    connection: Connection, device_type: str, *, any_source: bool = False, of_campaign: int | None = None
-) -> pd.DataFrame:
-    """The rows of the test sets of a device type, of one campaign or of all: no model may learn from them.
-
-    With `any_source` also those of test sets that were imported or recorded.
-    """
-    labelled = f"OR {_LABELLED}" if any_source else ""
-    return _read(
-        connection,
-        "AND (EXISTS (SELECT FROM jobs j JOIN lanes l ON l.id = j.lane_id WHERE j.id = v.job_id AND l.purpose = 'test') "
-        f"{labelled}) AND (CAST(:campaign_id AS bigint) IS NULL OR v.campaign_id = :campaign_id)",
-        device_type,
-        of_campaign,
-    )
-
-
-def _read(connection: Connection, condition: str, device_type: str, campaign_id: int | None) -> pd.DataFrame:
-    query = text(
-        f"SELECT {', '.join(f'v.{name}' for name in COLUMNS)}, "
-        f"{', '.join(f'{sql} AS {name}' for name, sql in CONDITIONS.items())}, {DETAILS} AS details "
-        "FROM v_measurements v JOIN devices d ON d.uuid = v.device_uuid "
-        f"WHERE v.device_type = :device_type AND v.family <> ALL(:untrusted) {condition} ORDER BY v.measurement_id"
-    )
-    parameters = {
-        "device_type": device_type,
-        "untrusted": list(UNTRUSTED),
-        "source": Source.MEASURED.value,
-        "campaign_id": campaign_id,
-    }
-    rows = connection.execute(query, parameters)
-    table = pd.DataFrame.from_records([tuple(row) for row in rows], columns=[*COLUMNS, *CONDITIONS, "details"])
-    table["configuration_id"] = table["configuration_id"].astype(str)
-    numbers = ("alpha", "beta", "flops", "bytes", "runtime_rse", *MEASURED, "tflops", "cost_s")
-    return table.astype(dict.fromkeys(numbers, "float64") | dict.fromkeys(("m", "n", "k", "batch"), "int64"))
 
 
 def check_training_table(table: pd.DataFrame, device_type: str, left_out: Mapping[str, int] | None = None) -> None:
@@ -192,55 +93,10 @@ def _others(device_type: str, left_out: Mapping[str, int]) -> str:
     )
 
 
-def table_hash(table: pd.DataFrame) -> str:
-    """SHA-256 over what a model learns from the table. The order of rows, ids and times do not matter."""
-    rows = zip(
-        zip(*(table[name] for name in LEARNED_FROM), strict=True),
-        _chosen(table),
-        table.get("runtime_burst_ms", [None] * len(table)),
-        protocols_of(table),
-        _added(table),
-        strict=True,
-    )
-    lines = sorted(
-        # Rows without a choice, a burst, another protocol or an added column are what they were before tables had such columns.
-        json.dumps(
-            [
-                _plain(value)
-                for value in (
-                    *row,
-                    *(() if all(map(math.isnan, choice)) else choice),
-                    *(() if pd.isna(burst_ms) else ("burst", burst_ms)),
-                    *(() if protocol in _BEFORE_PROTOCOLS else ("protocol", protocol)),
-                    *added,
-                )
-            ],
-            **_COMPACT,
-        )
-        for row, choice, burst_ms, protocol, added in rows
-    )
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-_COMPACT: dict[str, Any] = {"separators": (",", ":"), "sort_keys": True}
-
-
-def _added(table: pd.DataFrame) -> list[list[Any]]:
-    """Of each row the names and values of `ADDED_COLUMNS` that are not as usual."""
-    added = with_added_columns(table)[[*ADDED_COLUMNS]].itertuples(index=False, name=None)
-    usual = ADDED_COLUMNS.items()
-    return [
-        [each for (name, before), value in zip(usual, row, strict=True) if value != before for each in (name, value)]
-        for row in added
-    ]
-
-
-_BEFORE_PROTOCOLS = (ProtocolName.FARM, UNKNOWN_PROTOCOL)
-"""What rows were of before they had a protocol."""
-
-
 def protocols_of(table: pd.DataFrame) -> pd.Series:
     """The protocol of each row. Rows of tables that do not say it are the farm's, and unknown where they were imported."""
+    if "protocol" in table and not table["protocol"].isna().any():
+        return table["protocol"].astype("object")
     imported = (table["source"] == Source.IMPORTED).to_numpy() if "source" in table else np.zeros(len(table), bool)
     unsaid = pd.Series(np.where(imported, UNKNOWN_PROTOCOL, str(ProtocolName.FARM)), table.index, "object")
     return table["protocol"].astype("object").fillna(unsaid) if "protocol" in table else unsaid
@@ -256,36 +112,29 @@ def of_one_protocol(table: pd.DataFrame, wanted: str | None = None) -> tuple[pd.
     usual = min(rows, key=lambda name: (name != ProtocolName.FARM, -rows[name], name), default=str(ProtocolName.FARM))
     chosen = wanted or usual
     others = {name: rows[name] for name in sorted(rows) if name != chosen}
-    own = protocols == chosen
-    return table[own].assign(protocol=chosen), others
+    return _rows(table, protocols == chosen).assign(protocol=chosen), others
 
 
 def protocol_of(table: pd.DataFrame) -> str:
     """The protocol of a table of one protocol, or of what `configurations` makes of it."""
-    return str(protocols_of(table).iloc[0]) if len(table) else str(ProtocolName.FARM)
+    return str(protocols_of(table.head(1)).iloc[0]) if len(table) else str(ProtocolName.FARM)
 
 
-def _chosen(table: pd.DataFrame) -> list[tuple[float, ...]]:
+def chosen_of(table: pd.DataFrame) -> list[tuple[float, ...]]:
     """The facts of each row about the kernel that a library chose: `CHOSEN`."""
-    details = table["details"] if "details" in table else [None] * len(table)
-    return [chosen(each if family == FAMILY else None) for family, each in zip(table["family"], details, strict=True)]
-
-
-def _plain(value: Any) -> Any:
-    """A value in the one form that it has in every source: Postgres, Parquet, CSV."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, str):
-        return _plain(json.loads(value)) if value.startswith("{") else value
-    number = float(value) if value is not None and not pd.isna(value) else math.nan
-    return None if math.isnan(number) else number
+    own = (table["family"] == FAMILY).to_numpy()
+    if "details" not in table or not own.any():
+        return [chosen(None)] * len(table)
+    codes, details = distinct(table["details"].where(own, None))
+    found = [chosen(each) for each in details]
+    return [found[code] for code in codes.tolist()]
 
 
 def with_added_columns(table: pd.DataFrame) -> pd.DataFrame:
     """The table with `ADDED_COLUMNS`, where rows that do not say them are as usual: one product, without scale factors, fused
     operations, groups and sparsity."""
     added = {
-        name: table[name].fillna(usual).astype(type(usual) if isinstance(usual, int) else "object")
+        name: (table[name].fillna(usual).astype(int) if isinstance(usual, int) else _filled(table[name], usual))
         if name in table
         else usual
         for name, usual in ADDED_COLUMNS.items()
@@ -293,13 +142,24 @@ def with_added_columns(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**added)
 
 
+def _filled(column: pd.Series, usual: str) -> pd.Series:
+    """A column of texts without gaps."""
+    return column.astype("object").fillna(usual)
+
+
 def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
     """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text)."""
-    # A table has few kernels and many rows: each text is read once.
-    read = cache(_mapping)
-    given = [read(value) if isinstance(value, str) else _mapping(value) for value in table["parameters"]]
-    columns = {name: pd.Series([row.get(name) for row in given], table.index, "float64") for name in parameter_names()}
-    return table.drop(columns=["parameters"]).assign(**columns)
+    codes, kernels = _kernels(table)
+    rows = kernels.take(codes).set_axis(table.index)
+    return table.drop(columns=["parameters"]).assign(**{name: rows[name] for name in parameter_names()})
+
+
+def _kernels(table: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
+    """The number of each row's kernel parameters [rows], and one float64 column for each parameter [kernels, parameters]."""
+    codes, values = distinct(table["parameters"])
+    given = [_mapping(value) for value in values]
+    columns = {name: np.array([row.get(name) for row in given], "float64") for name in parameter_names()}
+    return codes, pd.DataFrame(columns)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -326,32 +186,50 @@ def configurations(table: pd.DataFrame) -> pd.DataFrame:
     card that measured it; empty where several did, or where the table does not say. Where the table has `details`, the columns of
     `trainer.choice.CHOSEN` say what a library chose. The table is of one protocol: see `of_one_protocol`.
     """
-    table = table[~table["family"].isin(UNTRUSTED)]
-    targets = list(MEASURED)
+    table = _rows(table, ~table["family"].isin(UNTRUSTED))
     protocol = protocol_of(table)
-    if "runtime_burst_ms" not in table:
-        table = table.assign(runtime_burst_ms=np.nan)
-    if time_of(protocol) == "burst":
-        table = table.assign(runtime_burst_ms=table["runtime_ms"])
-    # A column of gaps next to one of numbers would turn both into objects, whose medians take seconds.
-    wide = with_parameter_columns(with_added_columns(table)).astype(dict.fromkeys(targets, "float64"))
-    if "details" in table:
-        wide[list(CHOSEN)] = np.array(_chosen(table)).reshape(len(table), len(CHOSEN))
-    raw = [*REQUIRED, *WITH_DEFAULT, *parameter_names()]
+    codes, kernels = _kernels(table)
+    plain = with_added_columns(table)[[*REQUIRED, *WITH_DEFAULT]]
+    of_kernels = ordered_key(ranks(kernels[name]) for name in kernels)
+    key = ordered_key([*(ranks(plain[name]) for name in plain), (of_kernels[codes], len(kernels))])
+    wide = table[[name for name in _SAME_CONDITIONS if name in table]].assign(
+        configuration=key, **{name: table[name].astype("float64") if name in table else np.nan for name in MEASURED}
+    )
+    burst_ms = wide["runtime_ms" if time_of(protocol) == "burst" else "runtime_burst_ms"]
     # Repeats with a burst time may be others than those with the median runtime: the ratio is of one row.
-    wide["runtime_burst_ms"] /= wide["runtime_ms"]
-    wide = wide[~throttled(wide, raw)]
-    grouped = wide.groupby(raw, dropna=False, sort=True)
-    reduced = grouped[targets].median()
+    wide["runtime_burst_ms"] = burst_ms / wide["runtime_ms"]
+    kept = np.flatnonzero(~throttled(wide, ["configuration"]))
+    wide = wide.take(kept) if len(kept) < len(wide) else wide
+    grouped = wide.groupby("configuration", sort=True)
+    reduced = grouped[[*MEASURED]].median()
     reduced["runtime_burst_ms"] *= reduced["runtime_ms"]
-    reduced = reduced.assign(repeats=grouped.size(), device_uuid="", protocol=protocol)
+    cards = _only_cards(wide["device_uuid"], wide["configuration"]) if "device_uuid" in wide else ""
+    reduced = reduced.assign(repeats=grouped.size(), device_uuid=cards, protocol=protocol)
     if "details" in table:
         # Of the first repeat that has it, because libraries choose the same kernel for the same product.
-        reduced[list(CHOSEN)] = grouped[list(CHOSEN)].first()
-    if "device_uuid" in wide:
-        cards = grouped["device_uuid"]
-        reduced["device_uuid"] = cards.first().where(cards.nunique() == 1, "").astype(str)
-    return reduced.reset_index()
+        own = kept[(table["family"].take(kept) == FAMILY).to_numpy()]
+        facts = pd.DataFrame(chosen_of(table[["family", "details"]].take(own)), columns=[*CHOSEN], dtype="float64")
+        reduced[[*CHOSEN]] = facts.groupby(key[own]).first().reindex(reduced.index)
+    first = kept[np.unique(wide["configuration"], return_index=True)[1]]
+    raw = {
+        name: plain[name].take(first).astype(object).infer_objects() if name in TEXTS else plain[name].take(first)
+        for name in plain
+    }
+    raw |= {name: kernels[name].take(codes[first]) for name in kernels}
+    return pd.DataFrame({name: column.array for name, column in raw.items()}).join(reduced.reset_index(drop=True))
+
+
+def _rows(table: pd.DataFrame, which: pd.Series) -> pd.DataFrame:
+    """Some rows of a table. All rows are the table itself: a copy may not fit into memory."""
+    return table if which.all() else table[which]
+
+
+def _only_cards(cards: pd.Series, configuration: pd.Series) -> Any:
+    """The card of each configuration that one card alone measured, and otherwise an empty text [configurations]."""
+    codes, names = distinct(cards)
+    known = pd.Series(np.where(pd.isna(names)[codes], np.nan, codes)).groupby(configuration.to_numpy())
+    lowest, highest = known.min(), known.max()
+    return ["" if one != other else str(names[int(one)]) for one, other in zip(lowest, highest, strict=True)]
 
 
 SLOWED = 0.15
@@ -371,12 +249,13 @@ def throttled(wide: pd.DataFrame, configuration: Sequence[str]) -> Bools:
         configuration: the columns that make two rows repeats of one another.
     """
     same = [*configuration, *(name for name in _SAME_CONDITIONS if name in wide)]
-    repeated = wide.duplicated(same, keep=False)
+    key = ordered_key((codes, len(values)) for codes, values in (distinct(wide[name]) for name in same))
+    repeated = (np.bincount(key) > 1)[key]
     slow = np.zeros(len(wide), dtype=bool)
     if repeated.any():
-        repeats = wide[repeated.to_numpy()]
-        fast = repeats.groupby(same, dropna=False, sort=False)["runtime_ms"].transform("quantile", 0.1)
-        slow[repeated.to_numpy()] = (repeats["runtime_ms"] > (1 + SLOWED) * fast).to_numpy()
+        runtime_ms = wide["runtime_ms"].to_numpy()[repeated]
+        fast = pd.Series(runtime_ms).groupby(key[repeated], sort=False).transform("quantile", 0.1)
+        slow[repeated] = runtime_ms > (1 + SLOWED) * fast.to_numpy()
     return slow
 
 

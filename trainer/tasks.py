@@ -18,7 +18,7 @@ from farm.broker.queues import TRAIN
 from farm.db import trainings
 from farm.db.engine import make_engine
 from farm.db.trainings import TrainingAttempt
-from farm.errors import FarmError, TaskLost
+from farm.errors import FarmError, TaskLost, TrainingOutOfMemory
 from farm.registry import Trust, model_name
 from farm.services.task_runner import run_task
 from farm.services.task_spans import TaskSpans
@@ -108,17 +108,17 @@ def _beat(started: TrainingAttempt, progress: Progress) -> bool:
 def _attempt(started: TrainingAttempt, progress: Progress) -> TrainingOutcome | Decided | str:
     """The outcome, `Decided` where a round was decided, or why there is neither. Raises `TaskLost`, and `OperationalError` where the database is away."""
     # With the first training come scikit-learn, pandas and MLflow, 200 MB: a trainer that waits for work does without.
+    from trainer.reading import read_test_table, read_training_table
     from trainer.registry import train_and_register
-    from trainer.table import read_test_table, read_training_table
 
     try:
         if started.lane_id is not None:
             from trainer.rounds import decide
 
             return Decided(decide(engine(), started))
-        with tracing().span("read rows"), engine().connect() as connection:
-            rows = read_training_table(connection, started.device_type, any_source=started.any_source)
-            test = read_test_table(connection, started.device_type, any_source=started.any_source)
+        with tracing().span("read rows"):
+            rows = read_training_table(engine(), started.device_type, any_source=started.any_source)
+            test = read_test_table(engine(), started.device_type, any_source=started.any_source)
         return train_and_register(
             rows,
             started.device_type,
@@ -132,6 +132,9 @@ def _attempt(started: TrainingAttempt, progress: Progress) -> TrainingOutcome | 
         )
     except (TaskLost, OperationalError):
         raise
+    except MemoryError:
+        log.exception("training out of memory", extra={"training_id": started.training_id})
+        return str(TrainingOutOfMemory(device_type=started.device_type))
     except Exception as error:
         if isinstance(error, FarmError):
             return str(error)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from farm.campaign import Campaign, KnownDevice, plan
-from farm.db import campaigns, devices
+from farm.db import campaigns, devices, measurements
 from farm.db.engine import make_engine
 from farm.devices import DeviceIdentity
 from farm.kernels import Configuration
-from farm.measurement import Measurement
+from farm.measurement import Measurement, Source
 from support.cables import Cable, cable_to
 from support.compared import CONFIGURATIONS, Put
-from support.samples import cpu, document, landed
+from support.samples import cpu, document, landed, row
 
 
 @pytest.fixture
@@ -50,6 +51,21 @@ def submit(engine: Engine) -> Callable[[Campaign], campaigns.Stored]:
             return campaigns.store(connection, campaign, plan(campaign, known, allow_missing=False).jobs())
 
     return submitted
+
+
+@pytest.fixture
+def measured_and_imported(
+    engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], campaigns.Stored]
+) -> Engine:
+    """Twelve configurations on one device: each measured, and the first one imported as well."""
+    device_id = announce(cpu())
+    stored = submit(Campaign.from_document(document()))
+    with engine.begin() as connection:
+        ids = connection.execute(text("SELECT id FROM configurations ORDER BY id")).scalars().all()
+        rows = [(None, stored.campaign_id, UUID(str(i)), device_id, row(float(at + 1))) for at, i in enumerate(ids)]
+        imported = row(99.0, source=Source.IMPORTED, power_w=42.0, runtime_settled_ms=100.0)
+        measurements.insert(connection, [*rows, (None, None, UUID(str(ids[0])), device_id, imported)])
+    return engine
 
 
 @pytest.fixture

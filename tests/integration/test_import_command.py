@@ -40,7 +40,8 @@ from support.commands import Command, farm_here, refused
 from support.homes import environment, eventually
 from support.samples import cpu, document
 from trainer.choice import CHOSEN
-from trainer.table import configurations, read_test_table, read_training_table
+from trainer.reading import read_test_table, read_training_table
+from trainer.table import configurations
 
 PUBLISHED = Path(farm.__file__).parent.parent / "examples" / "datasets" / "nvidia-h200-paper-tiled.parquet"
 DOMAIN = PUBLISHED.with_name("nvidia-h200-domain.parquet")
@@ -415,9 +416,9 @@ def test_models_learn_from_imported_rows_only_when_asked(engine: Engine) -> None
     load(engine, PUBLISHED)
     with engine.connect() as connection:
         assert trainings.trainable_types(connection, campaign_id=None, any_source=False) == []
-        assert len(read_training_table(connection, "nvidia-h200")) == 0
+        assert len(read_training_table(engine, "nvidia-h200")) == 0
         assert trainings.trainable_types(connection, campaign_id=None, any_source=True) == ["nvidia-h200"]
-        table = read_training_table(connection, "nvidia-h200", any_source=True)
+        table = read_training_table(engine, "nvidia-h200", any_source=True)
     assert (len(table), set(table["source"])) == (ROWS, {"imported"})
 
 
@@ -425,8 +426,7 @@ def test_models_learn_what_a_library_chose_from_imported_rows(engine: Engine, tm
     recorded = pq.read_table(DOMAIN, filters=[("family", "=", "cublaslt")]).slice(0, 5)
     pq.write_table(recorded, tmp_path / "cublaslt.parquet")
     load(engine, tmp_path / "cublaslt.parquet")
-    with engine.connect() as connection:
-        table = read_training_table(connection, "nvidia-h200", any_source=True)
+    table = read_training_table(engine, "nvidia-h200", any_source=True)
     stored, of_file = (configurations(each)[list(CHOSEN)] for each in (table, recorded.to_pandas()))
     assert stored.notna().any(axis=None)
     assert np.array_equal(stored, of_file, equal_nan=True)
@@ -444,10 +444,9 @@ def test_rows_of_an_imported_test_set_evaluate_models_and_none_learns_from_their
     for name, rows in files.items():
         pq.write_table(rows, tmp_path / f"{name}.parquet")
     assert [load(engine, tmp_path / f"{name}.parquet").test_rows for name in files] == [0, 20, 0]
-    with engine.connect() as connection:
-        table = read_training_table(connection, "nvidia-h200", any_source=True)
-        test = read_test_table(connection, "nvidia-h200", any_source=True)
-        assert len(read_test_table(connection, "nvidia-h200")) == 0
+    table = read_training_table(engine, "nvidia-h200", any_source=True)
+    test = read_test_table(engine, "nvidia-h200", any_source=True)
+    assert len(read_test_table(engine, "nvidia-h200")) == 0
     assert sorted(table["m"]) == sorted(files["learned"]["m"].to_pylist())
     assert sorted(test["m"]) == sorted(files["tested"]["m"].to_pylist())
 

@@ -19,7 +19,7 @@ from farm.importers import aiconfigurator, gpperf
 from farm.importers.landing import Import, Outcome, Table, import_table
 from support.commands import Command, farm_here, refused
 from support.foreign_tables import LAYER, RAN, SGEMM, TILED, layers, sheet
-from trainer.table import read_training_table
+from trainer.reading import read_training_table
 
 SCALARS = [("1.0", "0.0"), ("1.0", "1.0"), ("0.5", "0.5")]
 REPEATS = [SGEMM | {"block_m": str(block), "alpha": a, "beta": b} for block in (64, 128, 256) for a, b in SCALARS]
@@ -84,7 +84,7 @@ def test_models_learn_from_them_only_when_asked(engine: Engine, tmp_path: Path) 
         assert trainings.trainable_types(connection, campaign_id=None, any_source=True) == [
             *("nvidia-geforce-rtx-4070", "nvidia-l40s"),
         ]
-        table = read_training_table(connection, "nvidia-l40s", any_source=True)
+        table = read_training_table(engine, "nvidia-l40s", any_source=True)
     assert set(table["source"]) == {"imported"}
     assert sorted(table["power_w"].dropna()) == [900.0]
 

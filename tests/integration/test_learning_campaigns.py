@@ -29,7 +29,7 @@ from support.commands import farm_here, refused
 from support.learning_campaigns import begun, decided, learning_campaign, measure, requested, state
 from support.samples import cpu, document, landed, row
 from trainer import rounds
-from trainer.table import read_test_table, read_training_table
+from trainer.reading import read_test_table, read_training_table
 
 Submit = Callable[[Campaign], Stored]
 
@@ -121,7 +121,7 @@ def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, su
     submit(learning_campaign())
     measure(engine, device)
     with engine.connect() as connection:
-        learned, tested = read_training_table(connection, "cpu-test"), read_test_table(connection, "cpu-test")
+        learned, tested = read_training_table(engine, "cpu-test"), read_test_table(engine, "cpu-test")
     problem = ["m", "n", "k", "ab", "layout"]
     assert (len(learned), len(tested)) == (20, 40)
     assert not set(map(tuple, learned[problem].to_numpy())) & set(map(tuple, tested[problem].to_numpy()))
@@ -136,7 +136,7 @@ def test_nothing_of_the_test_set_is_learned_from(engine: Engine, device: int, su
     submit(Campaign.from_document(document(problems={"shapes": f"{m}x{n}x{k}", "types": ["f32"]})))
     assert measure(engine, device) == 2
     with engine.connect() as connection:
-        assert len(read_training_table(connection, "cpu-test")) == 20
+        assert len(read_training_table(engine, "cpu-test")) == 20
         assert sum(is_test_row(row["details"]) for row in measurements.read(connection)) == 40
 
 
@@ -150,9 +150,8 @@ def test_a_test_row_of_one_kind_leaves_the_others_to_learn_from(
     lines = [f"blas() 64x64x64 f32 {column}={value}" for value in values]
     labelled = row(1.0, source="recorded", details={"purpose": TEST_ROW["purpose"]})
     landed(engine, device, [*((line, row(1.0)) for line in lines), (lines[1], labelled)])
-    with engine.connect() as connection:
-        learned = read_training_table(connection, "cpu-test")
-        tested = read_test_table(connection, "cpu-test", any_source=True)
+    learned = read_training_table(engine, "cpu-test")
+    tested = read_test_table(engine, "cpu-test", any_source=True)
     assert learned[column].tolist() == [values[0], values[2]]
     assert tested[column].tolist() == [values[1]]
 
@@ -163,9 +162,8 @@ def test_a_test_row_in_groups_is_not_learned_from_in_other_groups(engine: Engine
     labelled = row(1.0, source="recorded", details={"purpose": TEST_ROW["purpose"]})
     more = "blas() 65x64x64 f32 groups=33,32"
     landed(engine, device, [*((line, row(1.0)) for line in (*lines, more)), (lines[1], labelled)])
-    with engine.connect() as connection:
-        learned = read_training_table(connection, "cpu-test")
-        tested = read_test_table(connection, "cpu-test", any_source=True)
+    learned = read_training_table(engine, "cpu-test")
+    tested = read_test_table(engine, "cpu-test", any_source=True)
     assert learned["groups"].tolist() == ["none", "33,32"]
     assert tested["groups"].tolist() == ["32*2"]
 

@@ -18,30 +18,24 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
-from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from farm import registry
-from farm.campaign import Campaign
-from farm.db import measurements
-from farm.db.campaigns import Stored
-from farm.devices import DeviceIdentity
 from farm.errors import BadInput, MissingColumns, NoSuchModel, NotPredictable, RegistryUnreachable, TooFewMeasurements
 from farm.kernels import Configuration
-from farm.measurement import Source
 from farm.registry.predictions import OUTSIDE
 from support.cheap_training import cheap_trainings
 from support.programs import free_port
-from support.samples import cpu, document, row
 from support.training_tables import DEVICE_TYPE, tiled_table
 from trainer.folds import FOLD_KINDS
 from trainer.forest import ForestSettings
+from trainer.reading import read_training_table
 from trainer.registry import TrainingOutcome, train_and_register
-from trainer.table import read_training_table, table_hash
+from trainer.table_hash import table_hash
 
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 TABLE = tiled_table((256, 512, 1024))
@@ -393,24 +387,10 @@ def test_models_made_by_different_code_live_in_one_process(trained: SimpleNamesp
 # --- the training table in Postgres ----------------------------------------------------------------
 
 
-@pytest.fixture
-def measured(engine: Engine, announce: Callable[[DeviceIdentity], int], submit: Callable[[Campaign], Stored]) -> Engine:
-    """Twelve configurations on one device: each measured, and the first one imported as well."""
-    device_id = announce(cpu())
-    stored = submit(Campaign.from_document(document()))
-    with engine.begin() as connection:
-        ids = connection.execute(text("SELECT id FROM configurations ORDER BY id")).scalars().all()
-        rows = [(None, stored.campaign_id, UUID(str(i)), device_id, row(float(at + 1))) for at, i in enumerate(ids)]
-        imported = row(99.0, source=Source.IMPORTED, power_w=42.0, runtime_settled_ms=100.0)
-        measurements.insert(connection, [*rows, (None, None, UUID(str(ids[0])), device_id, imported)])
-    return engine
-
-
-def test_the_training_table_holds_measured_rows_only_unless_asked(measured: Engine) -> None:
-    with measured.connect() as connection:
-        fresh = read_training_table(connection, "cpu-test")
-        everything = read_training_table(connection, "cpu-test", any_source=True)
-        nothing = read_training_table(connection, "another")
+def test_the_training_table_holds_measured_rows_only_unless_asked(measured_and_imported: Engine) -> None:
+    fresh = read_training_table(measured_and_imported, "cpu-test")
+    everything = read_training_table(measured_and_imported, "cpu-test", any_source=True)
+    nothing = read_training_table(measured_and_imported, "another")
     assert list(fresh["runtime_ms"]) == [float(n) for n in range(1, 13)]
     assert fresh["power_w"].isna().all()
     assert set(fresh["source"]) == {"measured"}
@@ -422,11 +402,10 @@ def test_the_training_table_holds_measured_rows_only_unless_asked(measured: Engi
 
 
 def test_rows_from_postgres_train_a_model(
-    measured: Engine, tmp_path: Path, cheap: None, new_registry: Callable[[Path], str]
+    measured_and_imported: Engine, tmp_path: Path, cheap: None, new_registry: Callable[[Path], str]
 ) -> None:
-    with measured.connect() as connection:
-        table = read_training_table(connection, "cpu-test")
-        nothing = read_training_table(connection, "another")
+    table = read_training_table(measured_and_imported, "cpu-test")
+    nothing = read_training_table(measured_and_imported, "another")
     uri = new_registry(tmp_path)
     outcome = train_and_register(table, "cpu-test", tracking_uri=uri, code_version="1.0", settings=SMALL)
     assert (outcome.rows, outcome.shapes, outcome.power_configurations) == (12, 6, 0)

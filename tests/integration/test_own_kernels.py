@@ -38,7 +38,8 @@ from support.samples import card, landed, row
 from support.scripted_device import Scripted
 from support.serving import served
 from support.virtual_time import VirtualTime
-from trainer.table import configurations, read_training_table
+from trainer.reading import read_training_table
+from trainer.table import configurations
 from workers import building
 from workers.devices.cuda import CudaDevice
 from workers.runner import Runner
@@ -278,8 +279,7 @@ def test_an_honest_kernel_gets_its_row_next_to_one_that_cheats(
 def test_no_model_learns_from_own_kernels(engine: Engine, gpu: int) -> None:
     problem = "64x64x64 f32:f32:f32 nn alpha=1 beta=0"
     landed(engine, gpu, [(f"{kernel} {problem}", row()) for kernel in ("source(BM=32,definition=7)", "tiled(tile=16)")])
-    with engine.connect() as connection:
-        table = read_training_table(connection, "nvidia-test")
+    table = read_training_table(engine, "nvidia-test")
     assert list(table["family"]) == ["tiled"]
     own = table.assign(family="source")
     assert list(configurations(pd.concat([table, own]))["family"]) == ["tiled"]

@@ -33,8 +33,8 @@ from support.databases import database
 from support.samples import card, cpu, document, landed, row
 from support.serving import served
 from trainer.forest import ForestSettings
+from trainer.reading import read_training_table
 from trainer.registry import train_and_register
-from trainer.table import read_training_table
 
 CPU, CARD = "cpu-test", "nvidia-test"
 Shapes = list[tuple[int, int]]
@@ -162,8 +162,8 @@ def test_the_finished_campaigns_of_another_farm_come_in_once_and_are_used_as_imp
     compared = here.command("compare", *groups, "--json")
     assert compared.returncode == 0, compared.stderr
     with here.engine.connect() as connection:
-        assert len(read_training_table(connection, CARD)) == 0, "imported rows do not pass for fresh ones"
-        table = read_training_table(connection, CARD, any_source=True)
+        assert len(read_training_table(here.engine, CARD)) == 0, "imported rows do not pass for fresh ones"
+        table = read_training_table(here.engine, CARD, any_source=True)
         assert campaigns.counts(connection, own)["done"] == 0  # nothing of it is counted as measured here
     assert len(table) == 18
 

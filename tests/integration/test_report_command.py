@@ -31,8 +31,8 @@ from support.cheap_training import cheap_trainings
 from support.commands import Command, farm_here, refused
 from support.samples import card, cpu, document, row
 from trainer.forest import ForestSettings
+from trainer.reading import read_training_table
 from trainer.registry import train_and_register
-from trainer.table import read_training_table
 
 H200 = "nvidia-h200"
 HARM = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -516,9 +516,9 @@ def test_the_champion_stands_beside_what_was_measured_and_what_it_learned_from_i
     shapes = [f"{m}x{n}x512" for m in sizes for n in (256, 512)]
     land(taken, shapes=shapes, name="first")
     uri = new_registry(tmp_path)
-    with engine.connect() as connection, cheap_trainings():
+    with cheap_trainings():
         train_and_register(
-            read_training_table(connection, H200),
+            read_training_table(engine, H200),
             H200,
             tracking_uri=uri,
             code_version="1.0",

@@ -32,7 +32,7 @@ from support.programs import COORDINATOR, FARM_WORKER, programs
 from support.races import at_once, nothing_is_broken
 from support.samples import cpu, row
 from support.searches import fold, gpu, land, measure, time_ms, wanted
-from trainer.table import read_training_table
+from trainer.reading import read_training_table
 
 Announce = Callable[[DeviceIdentity], int]
 Submit = Callable[[Campaign], Stored]
@@ -430,7 +430,7 @@ def test_short_rows_are_no_results_are_not_trained_on_and_say_their_rules(engine
         results = measurements.read(connection)
         everything = measurements.read(connection, short_rounds=True)
         under = measuring_rules.of_rows(connection, [found["measurement_id"] for found in everything])
-        table = read_training_table(connection, "nvidia-test")
+        table = read_training_table(engine, "nvidia-test")
     assert [found["round"] for found in results] == [2] * 10
     assert len(table) == 10
     assert [found["round"] for found in everything] == [0] * 32 + [1] * 16 + [2] * 10

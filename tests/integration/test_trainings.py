@@ -202,6 +202,51 @@ def test_the_longer_a_request_waits_the_more_rarely_it_is_sent(engine: Engine) -
     assert [due(3600, 350), due(3600, 370)] == [False, True]
 
 
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def out_of_memory(*_: object, **__: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("place", "does", "why"),
+    [
+        (
+            "farm.host_memory.available_bytes",
+            lambda: 0,
+            "is not trained: 12 rows of 12 configurations take about 0.0 GiB",
+        ),
+        (
+            "trainer.reading.read_training_table",
+            out_of_memory,
+            "The trainer ran out of memory while it trained a model",
+        ),
+        ("trainer.learn.configurations", out_of_memory, "The trainer ran out of memory while it trained a model"),
+    ],
+    ids=["estimated", "while reading", "while training"],
+)
+def test_a_training_without_memory_says_why_and_the_trainer_goes_on_to_the_next(
+    engine: Engine,
+    measured: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    does: Callable[..., object],
+    why: str,
+) -> None:
+    monkeypatch.setattr(tasks, "engine", lambda: engine.execution_options(isolation_level="AUTOCOMMIT"))
+    training_id, next_id = asked(engine), asked(engine, device_type="another")
+    with monkeypatch.context() as without_memory:
+        without_memory.setattr(place, does)
+        tasks.train(training_id)
+    found = stored(engine, training_id)
+    assert (found["state"], found["starts"]) == ("failed", 1)
+    assert why in found["error"]
+    assert "Start a trainer where more memory is free" in found["error"]
+    tasks.train(next_id)
+    assert "another has 0 measured configurations" in stored(engine, next_id)["error"]
+
+
 # --- deciding ----------------------------------------------------------------------------------------
 
 

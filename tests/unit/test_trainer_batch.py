@@ -34,7 +34,8 @@ from trainer.forest import ForestSettings, fit
 from trainer.learn import Learned, TableFacts
 from trainer.model_card import model_card
 from trainer.promotion import unsound
-from trainer.table import configurations, table_hash, vocabulary_of
+from trainer.table import configurations, vocabulary_of
+from trainer.table_hash import table_hash
 from trainer.test_set import check_apart, evaluate_on
 
 SMALL = ForestSettings(trees=16)

@@ -26,7 +26,8 @@ from support.training_tables import blas_table, tiled_table
 from trainer.evaluate import evaluate
 from trainer.forest import ForestSettings, fit
 from trainer.packaging import described_outputs
-from trainer.table import configurations, of_one_protocol, table_hash
+from trainer.table import configurations, of_one_protocol
+from trainer.table_hash import table_hash
 
 SETTINGS = ForestSettings(trees=16)
 UNSEEN = configurations(burst_table(300, seed=1))

@@ -20,7 +20,8 @@ from farm.measurement import is_test_row
 from trainer.cards import card_of_gpu
 from trainer.choice import CHOSEN, chosen, fit_choices
 from trainer.forest import ForestSettings, fit
-from trainer.table import configurations, table_hash, vocabulary_of
+from trainer.table import configurations, vocabulary_of
+from trainer.table_hash import table_hash
 
 DATASETS = Path(__file__).parents[2] / "examples" / "datasets"
 GPU = find_gpu("nvidia-h200")

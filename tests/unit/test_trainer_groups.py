@@ -53,11 +53,11 @@ from trainer.table import (
     check_training_table,
     configurations,
     held_out_together,
-    table_hash,
     types_of,
     vocabulary_of,
     with_parameter_columns,
 )
+from trainer.table_hash import table_hash
 from trainer.test_set import check_apart
 
 SMALL = ForestSettings(trees=16)

@@ -45,7 +45,8 @@ from trainer.learn import Learned, TableFacts
 from trainer.model_card import model_card
 from trainer.packaging import signature
 from trainer.promotion import unsound
-from trainer.table import configurations, table_hash, vocabulary_of, with_parameter_columns
+from trainer.table import configurations, vocabulary_of, with_parameter_columns
+from trainer.table_hash import table_hash
 from trainer.test_set import check_apart, evaluate_on
 
 SMALL = ForestSettings(trees=16)

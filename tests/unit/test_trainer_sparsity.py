@@ -19,7 +19,8 @@ from support.old_models import as_format
 from support.training_tables import BATCHED_TYPE, kinds_table
 from trainer.cards import card_of, card_of_gpu
 from trainer.forest import ForestSettings, fit
-from trainer.table import configurations, table_hash, types_of, vocabulary_of
+from trainer.table import configurations, types_of, vocabulary_of
+from trainer.table_hash import table_hash
 
 SMALL = ForestSettings(trees=16)
 SPARSE = "sparsity=2:4"

@@ -16,15 +16,39 @@ from farm.forest.columns import OUTPUTS
 from farm.gemm import INPUT_TYPES
 from farm.kernels import FAMILIES
 from support.training_tables import tiled_table
-from trainer.table import UNTRUSTED, check_training_table, configurations, parameter_names, table_hash, vocabulary_of
+from trainer.table import UNTRUSTED, check_training_table, configurations, parameter_names, vocabulary_of
+from trainer.table_hash import table_hash
 
 TABLE = tiled_table((64, 96), tiles=(8, 16))
+REPEATED = pd.concat([TABLE, TABLE.assign(runtime_ms=0.9 * TABLE["runtime_ms"])], ignore_index=True)
+"""Two rows of each configuration, which differ in time."""
 
 
-@given(order=st.permutations(range(len(TABLE))))
+def chosen_table() -> pd.DataFrame:
+    """Rows with each optional column that the hash covers, some of which do not say it."""
+    details = [None, {"tile": "128x64", "split_k": 2, "waves": 0.5, "algorithm_id": 66}, '{"tile": "64x64"}', {}]
+    return TABLE.assign(
+        family=["tiled", "cublaslt"] * (len(TABLE) // 2),
+        details=details * (len(TABLE) // 4),
+        runtime_burst_ms=[0.01, None] * (len(TABLE) // 2),
+        protocol=["farm", "triton", None, "unknown"] * (len(TABLE) // 4),
+        batch=[1, 2] * (len(TABLE) // 2),
+        scale=["none", "tensor", None, "none"] * (len(TABLE) // 4),
+        device_uuid=["GPU-b", "GPU-a", None, "GPU-b"] * (len(TABLE) // 4),
+    )
+
+
+def as_read(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with categories in the order in which they first occur, as `trainer.reading` has it."""
+    texts = [name for name in table if table[name].map(lambda value: isinstance(value, str)).any()]
+    given = {name: table[name] for name in texts if name not in ("parameters", "details")}
+    return table.assign(**{name: pd.Categorical(of, list(dict.fromkeys(of.dropna()))) for name, of in given.items()})
+
+
+@given(order=st.permutations(range(len(REPEATED))))
 @settings(max_examples=20, deadline=None)
 def test_the_hash_does_not_depend_on_the_order_of_rows(order: list[int]) -> None:
-    assert table_hash(TABLE.iloc[order]) == table_hash(TABLE)
+    assert table_hash(REPEATED.iloc[order]) == table_hash(REPEATED)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +59,29 @@ def test_the_hash_changes_with_whatever_a_model_learns_from(column: str, value: 
     changed = TABLE.copy()
     changed.at[0, column] = value
     assert table_hash(changed) != table_hash(TABLE)
+
+
+@pytest.mark.parametrize("part_rows", [1, 5, 50_000])
+@pytest.mark.parametrize(
+    ("table", "digest"),
+    [
+        (TABLE, "3f2b6541cf0be32a97e33ac2e4eabff7b37ee4b343a6eafd60113814e0ee1b47"),
+        (REPEATED, "87d7c898ee3e4555055b6c40389d096bc2964974aebfd0a06e89871887e0df66"),
+        (chosen_table(), "4dd55784870e8bfce4b177d9d3dc3b0b69b8c5a36bfb8bf500a07215b58e07fe"),
+    ],
+    ids=["plain", "repeated", "with every optional column"],
+)
+def test_the_hash_is_that_of_earlier_versions_of_the_farm_however_many_rows_are_taken_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, part_rows: int, table: pd.DataFrame, digest: str
+) -> None:
+    monkeypatch.setattr("trainer.table_hash._PART_ROWS", part_rows)
+    assert table_hash(table) == digest
+    assert table_hash(as_read(table)) == digest
+
+
+def test_a_table_as_it_is_read_from_postgres_has_the_same_configurations_as_one_of_plain_texts() -> None:
+    for table in (TABLE, chosen_table(), repeats_of(1.0, 1.02, 1.9, 2.0, device_uuid=["a", "b", "b", None])):
+        pd.testing.assert_frame_equal(configurations(as_read(table)), configurations(table))
 
 
 def test_the_hash_is_the_same_whether_parameters_are_mappings_or_json() -> None:

@@ -1,0 +1,30 @@
+"""How much memory a training takes, estimated before its rows are read."""
+
+from __future__ import annotations
+
+from farm import host_memory
+from farm.errors import TooLittleMemory
+
+ROW_BYTES = 1_000
+"""Of each measurement: its part of the table, of its hash and of the reduction to configurations (`benchmarks/training_tables.py`)."""
+
+CONFIGURATION_BYTES = 3_000
+"""Of each configuration, while models are fitted and evaluated (`benchmarks/training_scale.py`)."""
+
+
+def needed_bytes(rows: int, configurations: int) -> int:
+    """What a training on a table takes, in addition to what the trainer has without one."""
+    return ROW_BYTES * rows + CONFIGURATION_BYTES * configurations
+
+
+def require_memory(device_type: str, *, rows: int, configurations: int) -> None:
+    """Raises `TooLittleMemory` if a training on so many rows and configurations would take more memory than is available."""
+    needed, available = needed_bytes(rows, configurations), host_memory.available_bytes()
+    if needed > available:
+        raise TooLittleMemory(
+            device_type=device_type,
+            rows=rows,
+            configurations=configurations,
+            needed_gib=needed / 2**30,
+            available_gib=available / 2**30,
+        )
