@@ -8,6 +8,7 @@ a check of the stored rows.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ _CAMPAIGNS = (
     INSERT INTO lanes (campaign_id, pool_id, jobs, done, fresh)
     SELECT c.id, p.id, :each, :each, false FROM generate_series(CAST(:first AS int), :last) n
     JOIN campaigns c ON c.name = 'made-up-' || n
-    JOIN pools p ON p.name = 'type:' || (CAST(:types AS text[]))[1 + n % 4]
+    JOIN pools p ON p.name = 'type:' || (CAST(:types AS text[]))[1 + n % cardinality(CAST(:types AS text[]))]
     """,
     """
     INSERT INTO configurations (id, m, n, k, ab, cd, acc, layout, alpha, beta, family, parameters)
@@ -72,7 +73,7 @@ _CAMPAIGNS = (
     JOIN campaigns c ON c.name = 'made-up-' || n JOIN lanes l ON l.campaign_id = c.id
     CROSS JOIN generate_series(0, :each / 100 - 1) b
     CROSS JOIN LATERAL (SELECT c.submitted_at + b * interval '8 hours' / (:each / 100) AS at) t
-    CROSS JOIN LATERAL (SELECT min(id) AS first FROM devices WHERE type = (CAST(:types AS text[]))[1 + n % 4]) d
+    CROSS JOIN LATERAL (SELECT min(id) AS first FROM devices WHERE type = (CAST(:types AS text[]))[1 + n % cardinality(CAST(:types AS text[]))]) d
     """,
     f"""
     INSERT INTO measurements (job_id, campaign_id, configuration_id, device_id, environment_id, measured_at, source,
@@ -116,15 +117,19 @@ def template(folder: Path, name: str, jobs: int) -> Path:
     return path
 
 
-def begin(engine: Engine) -> None:
-    """Stores hosts, devices, pools and an environment. A device and a campaign `template` must be stored already."""
+def begin(engine: Engine, types: Sequence[str] = TYPES) -> None:
+    """Stores hosts, devices, pools and an environment. A device and a campaign `template` must be stored already.
+
+    Args:
+        types: the device types, which campaigns measure in turn.
+    """
     with engine.begin() as connection:
         for statement in _ONCE:
-            connection.execute(text(statement), _used(statement, types=list(TYPES), devices=_PER_TYPE * len(TYPES)))
+            connection.execute(text(statement), _used(statement, types=list(types), devices=_PER_TYPE * len(types)))
 
 
-def fill(engine: Engine, first: int, last: int, *, apart_days: float = 0.36) -> float:
-    """Stores the campaigns `made-up-FIRST` to `made-up-LAST`. Returns the seconds that it took.
+def fill(engine: Engine, first: int, last: int, *, apart_days: float = 0.36, types: Sequence[str] = TYPES) -> float:
+    """Stores the campaigns `made-up-FIRST` to `made-up-LAST`. Returns the seconds that it took. `types` are those of `begin`.
 
     With 0.36 days between the begins of two campaigns, a thousand of them take a year.
     """
@@ -133,7 +138,7 @@ def fill(engine: Engine, first: int, last: int, *, apart_days: float = 0.36) -> 
         "first": first,
         "last": last,
         "each": EACH,
-        "types": list(TYPES),
+        "types": list(types),
         "details": DETAILS,
         "apart_s": apart_days * 86_400,
     }

@@ -17,7 +17,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -178,13 +179,9 @@ def of_size(
     return {"load_average": round(load, 1), "fill_s": round(fill_s, 1), **landed, **cleaned, **gigabytes, "commands_s": taken, "default_page_cost_s": before}  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sizes = [100_000, 1_000_000, 10_000_000]
-    parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="multiples of 100,000, ascending")
-    asked = parser.parse_args()
-    end_like_interrupted()
-    found = dict[str, dict[str, Any]]()
+@contextmanager
+def begun_farm(types: Sequence[str] = many_rows.TYPES) -> Iterator[tuple[ServiceUrls, Engine, Path, tuple[int, str]]]:
+    """A farm of its own, ready for `many_rows.fill`: its services, a folder, and the id and the queue of a device."""
     with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -192,13 +189,25 @@ def main() -> None:
         record(many_rows.template(folder, "template", many_rows.EACH), recording)
         with farm_home(recording) as (urls, engine):
             device_id, device = announce(engine)
-            land(engine, many_rows.template(folder, "template", 1000), device_id, f"gpu.{device.identity.type}", 1000)
-            many_rows.begin(engine)
-            filled = 0
-            for rows in asked.rows:
-                found[str(rows)] = of_size(engine, urls, rows, filled, folder, (device_id, f"gpu.{device.identity.type}"))  # fmt: skip
-                filled = rows // many_rows.EACH
-                save(found)
+            queue = f"gpu.{device.identity.type}"
+            land(engine, many_rows.template(folder, "template", 1000), device_id, queue, 1000)
+            many_rows.begin(engine, types)
+            yield urls, engine, folder, (device_id, queue)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = [100_000, 1_000_000, 10_000_000]
+    parser.add_argument("--rows", type=int, nargs="+", default=sizes, help="multiples of 100,000, ascending")
+    asked = parser.parse_args()
+    end_like_interrupted()
+    found = dict[str, dict[str, Any]]()
+    with begun_farm() as (urls, engine, folder, device):
+        filled = 0
+        for rows in asked.rows:
+            found[str(rows)] = of_size(engine, urls, rows, filled, folder, device)
+            filled = rows // many_rows.EACH
+            save(found)
 
 
 LABELS = {

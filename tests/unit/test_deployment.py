@@ -276,6 +276,9 @@ def test_the_table_of_sizes_follows_from_what_was_measured() -> None:
     assert f"submission: {submit:.0f} s; `farm status`: {status:.1f} s; database: {gigabytes:.2f} GB" in text
     ten_million = json.loads((results / "ten_million_rows.json").read_text())["sizes"]["10000000"]["database_gb"]
     assert f"database: {ten_million:.1f} GB" in text
+    table = json.loads((results / "training_tables.json").read_text())["sizes"][-1]
+    peak = max(table[f"{step}_peak_mb"] for step in ("read", "hash", "reduce")) / 1000
+    assert f"| {table['rows'] / 1e6:.1f} million rows of one device type | trainer: {peak:.1f} GB until" in text
     bytes_of_job = ten_million * 100
     assert f"growth is {bytes_of_job:,.0f} bytes for each job" in text
     for devices in (10, 100, 1000):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import farm
+from trainer.memory import CONFIGURATION_BYTES, ROW_BYTES
 
 ROOT = Path(farm.__file__).parent.parent
 SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
@@ -24,6 +25,17 @@ def test_the_disk_of_a_hundred_million_jobs_follow_from_what_ten_million_rows_ta
     assert f"take {per_job:,.0f} bytes a job with their indexes" in SCALE
     assert f"10⁸ jobs take {per_job / 10:.0f} GB" in SCALE
     assert f"VACUUM reads 10⁷ rows in {largest['vacuum_s']:.1f} s" in SCALE
+
+
+def test_the_memory_of_a_training_follows_from_what_millions_of_rows_take_and_is_estimated_above_it() -> None:
+    table = result("training_tables")["sizes"][-1]
+    assert f"at most {table['bytes_per_row']} bytes each until models are fitted" in SCALE
+    assert f"ten million rows of a type take {table['bytes_per_row'] / 100:.0f} GB" in SCALE
+    assert f"It reads {table['rows'] / table['read_s']:,.0f} rows a second" in SCALE
+    assert table["bytes_per_row"] < ROW_BYTES < 1.5 * table["bytes_per_row"]
+    small, large = (of for of in result("training_scale")["sizes"] if of["rows"] in (100_000, 1_000_000))
+    per_configuration = 1e6 * (large["peak_mb"] - small["peak_mb"]) / (large["rows"] - small["rows"])
+    assert per_configuration < CONFIGURATION_BYTES < 1.5 * per_configuration
 
 
 def test_the_hours_of_a_large_backup_follow_from_the_rates_of_a_small_one() -> None:
