@@ -19,6 +19,7 @@ from farm.forest.predictor import Predictor
 from farm.groups import Groups
 from farm.kernels import FAMILIES
 from trainer.forest import ForestSettings, fit
+from trainer.row_keys import distinct, ordered_key
 from trainer.table import configurations, kernel_columns, with_added_columns
 
 _Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -65,6 +66,14 @@ def expected_error(model: Predictor, frame: pd.DataFrame) -> _Floats:
     largest = np.nanmax(found) if known.any() else 1.0
     error: _Floats = np.nan_to_num(found, nan=float(largest)) + _floor(found)
     return error
+
+
+def probes(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table of measurements that decide what `with_probes` finds: `PROBES` of each kernel and what it tells apart."""
+    added = with_added_columns(table)
+    columns = [added[name] for name in ("ab", "scale", "fused", "sparsity", "family", "parameters")]
+    key = ordered_key((codes, len(values)) for codes, values in map(distinct, [added["groups"] != NONE, *columns]))
+    return table[(pd.Series(key).groupby(key).cumcount() < PROBES).to_numpy()]
 
 
 def with_probes(error: _Floats, measured: pd.DataFrame, candidates: pd.DataFrame) -> _Floats:

@@ -25,7 +25,7 @@ from farm.kernels import Configuration, problem_columns
 from farm.measurement import ALL_FAMILIES
 from farm.tracing import ActiveSpan, ids_of_campaign, tracing
 from farm.tracing.span import PREFIX
-from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
+from trainer.acquire import Candidate, choose, expected_error, fast_model, measuring_cost, probes, with_probes
 from trainer.reading import read_test_table, read_training_table
 from trainer.table import PROBLEM, configurations, of_one_protocol, with_parameter_columns
 from trainer.test_set import Score, score
@@ -201,11 +201,13 @@ def next_round(
     rest = problems[len(drawn) :]
     if model is not None and rest:
         every = [configuration for problem in rest for configuration in options[problem]]
-        frame, known = _frame(every), with_parameter_columns(table)
+        frame = _frame(every)
+        # One column for each parameter of all rows would take more memory than the table itself.
+        probed, tiled = with_parameter_columns(probes(table)), with_parameter_columns(table, ["tile"])
         chosen = choose(
             _candidates(rest, options),
-            with_probes(expected_error(model, frame), known, frame),
-            measuring_cost(known, frame),
+            with_probes(expected_error(model, frame), probed, frame),
+            measuring_cost(tiled, frame),
             problems=wanted - len(drawn),
             kernels=search.kernels,
             taken=_candidates(drawn, options),

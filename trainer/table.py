@@ -147,11 +147,15 @@ def _filled(column: pd.Series, usual: str) -> pd.Series:
     return column.astype("object").fillna(usual)
 
 
-def with_parameter_columns(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text)."""
+def with_parameter_columns(table: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
+    """The table with one float64 column for each kernel parameter instead of `parameters` (mappings, or JSON text).
+
+    Args:
+        names: the parameters; None: every one that models learn from.
+    """
     codes, kernels = _kernels(table)
-    rows = kernels.take(codes).set_axis(table.index)
-    return table.drop(columns=["parameters"]).assign(**{name: rows[name] for name in parameter_names()})
+    columns = {name: kernels[name].to_numpy()[codes] for name in (parameter_names() if names is None else names)}
+    return table.drop(columns=["parameters"]).assign(**columns)
 
 
 def _kernels(table: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 
 from support.training_tables import DEVICE_TYPE, tiled_table
-from trainer.acquire import PROBES, Candidate, choose, expected_error, fast_model, measuring_cost, with_probes
+from trainer.acquire import PROBES, Candidate, choose, expected_error, fast_model, measuring_cost, probes, with_probes
 from trainer.table import with_parameter_columns
 
 
@@ -72,6 +74,21 @@ def test_kernels_with_few_rows_of_a_type_are_probed() -> None:
     enough = pd.concat([wide[~kernel], wide[kernel][:PROBES]])
     assert (with_probes(error, enough, wide) == error).all()
     assert (with_probes(error, wide, wide.assign(ab="f16")) == 1.0).all()
+
+
+def test_a_few_rows_of_each_kernel_decide_about_probes_as_all_rows_do() -> None:
+    draw, whole = np.random.default_rng(0), pd.concat([tiled_table()] * 3, ignore_index=True)
+    names = {"scale": ["none", "tensor"], "groups": ["none", "16,48", "32,32"], "ab": ["f32", "f16", "bf16"]}
+    kernels = [json.dumps(each) for each in whole["parameters"]]
+    whole = whole.assign(parameters=kernels, **{of: draw.choice(values, len(whole)) for of, values in names.items()})
+    candidates, error = with_parameter_columns(whole), np.linspace(0.1, 1.0, len(whole))
+    for rows in (10, 40, 100, len(whole)):
+        measured = whole.sample(rows, random_state=rows)
+        few = probes(measured)
+        assert len(few) <= PROBES * 3 * 2 * 3 * 2  # tiles, groups or none, types, scale factors
+        found = with_probes(error, with_parameter_columns(few), candidates)
+        assert (found == with_probes(error, with_parameter_columns(measured), candidates)).all()
+    assert len(few) < len(whole)
 
 
 def test_costs_follow_those_of_measured_rows() -> None:
