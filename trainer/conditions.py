@@ -79,7 +79,7 @@ def _dates(table: pd.DataFrame) -> tuple[str | None, str | None, int]:
         return None, None, len(table)
     times = pd.to_datetime(table["measured_at"], utc=True)
     if "device_uuid" in table:
-        same = times.groupby(table["device_uuid"]).transform("nunique") == 1
+        same = times.groupby(table["device_uuid"], observed=True).transform("nunique") == 1
         times = times.mask(same & (table["source"] == Source.IMPORTED))
     days = times.dropna()
     if days.empty:
