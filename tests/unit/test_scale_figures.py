@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import farm
-from trainer.memory import CONFIGURATION_BYTES, ROW_BYTES
+from trainer.memory import CONFIGURATION_BYTES, MANY_CONFIGURATIONS, MORE_CONFIGURATION_BYTES, ROW_BYTES
 
 ROOT = Path(farm.__file__).parent.parent
 SCALE = " ".join((ROOT / "docs" / "scale.md").read_text().split())
@@ -33,9 +33,14 @@ def test_the_memory_of_a_training_follows_from_what_millions_of_rows_take_and_is
     assert f"ten million rows of a type take {table['bytes_per_row'] / 100:.0f} GB" in SCALE
     assert f"It reads {table['rows'] / table['read_s']:,.0f} rows a second" in SCALE
     assert table["bytes_per_row"] < ROW_BYTES < 1.5 * table["bytes_per_row"]
-    small, large = (of for of in result("training_scale")["sizes"] if of["rows"] in (100_000, 1_000_000))
-    per_configuration = 1e6 * (large["peak_mb"] - small["peak_mb"]) / (large["rows"] - small["rows"])
-    assert per_configuration < CONFIGURATION_BYTES < 1.5 * per_configuration
+    of_rows = {of["rows"]: 1e6 * of["peak_mb"] for of in result("training_scale")["sizes"]}
+    estimates = {
+        (1000, MANY_CONFIGURATIONS): CONFIGURATION_BYTES,
+        (MANY_CONFIGURATIONS, 10**6): MORE_CONFIGURATION_BYTES,
+    }
+    for (few, many), estimate in estimates.items():
+        measured = (of_rows[many] - of_rows[few]) / (many - few)
+        assert measured < estimate < 1.5 * measured
 
 
 def test_the_hours_of_a_large_backup_follow_from_the_rates_of_a_small_one() -> None:
