@@ -32,7 +32,18 @@ SCHEMA = pa.schema([(name, ARROW_TYPES[COLUMNS[name].type]) for name in EXPORTED
 
 def arrow_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table of the columns of an export; a column without a single value has its type too."""
-    return pa.table({name: [_plain(row[name]) for row in rows] for name in EXPORTED}, SCHEMA)
+    return pa.table({name: _column([row[name] for row in rows], COLUMNS[name].type) for name in EXPORTED}, SCHEMA)
+
+
+def _column(values: list[Any], kind: ColumnType) -> list[Any]:
+    """The values as Arrow takes them: texts of what is stored as text."""
+    if ARROW_TYPES[kind] != pa.string():
+        return values
+    return [value if value is None or isinstance(value, str) else _text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
@@ -54,9 +65,3 @@ _DECODED: Mapping[ColumnType, Callable[[Any], Any]] = {
     ColumnType.UUID: UUID,
     ColumnType.TIMESTAMPTZ: _in_utc,
 }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return value if value is None or isinstance(value, (int, float, str)) or hasattr(value, "tzinfo") else str(value)

@@ -35,6 +35,7 @@ def test_what_is_no_formula_stays(tmp_path: Path) -> None:
 
 
 def test_exported_results_hold_no_formula_of_a_worker() -> None:
-    row = {**dict.fromkeys(EXPORTED), "host": "=1+1", "power_w": -1.5, "details": {"x": "=1"}}
+    row = {**dict.fromkeys(EXPORTED), "host": "=1+1", "power_w": -1.5, "details": {"x": "=1"}, "environment": "=2"}
     (found,) = csv.DictReader(io.StringIO(csv_text([row], header=True)))
     assert (found["host"], found["power_w"], found["details"]) == ("'=1+1", "-1.5", '{"x": "=1"}')
+    assert found["environment"] == "'=2", "a text in a column of objects"
