@@ -18,17 +18,14 @@ import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import many_rows
 from benchmarks.common import end_like_interrupted, markdown, write
-from benchmarks.farms import announce, farm_home
-from benchmarks.made_up import record
 from benchmarks.pages_speed import served
-from benchmarks.ten_million_rows import land, maintenance
+from benchmarks.ten_million_rows import begun_farm, maintenance
 from farm.api import farm_of
 from farm.api.results import all_rows
 from farm.exporters import EXPORTERS, RowExporter
@@ -95,28 +92,20 @@ def main() -> None:
         return
     end_like_interrupted()
     found = list[dict[str, Any]]()
-    with tempfile.TemporaryDirectory(prefix="farm-bench-data-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        recording = folder / "recording.parquet"
-        record(many_rows.template(folder, "template", many_rows.EACH), recording)
-        with farm_home(recording) as (_, engine):
-            device_id, device = announce(engine)
-            land(engine, many_rows.template(folder, "template", 1000), device_id, f"gpu.{device.identity.type}", 1000)
-            many_rows.begin(engine)
-            filled = 0
-            for rows in asked.rows:
-                many_rows.fill(engine, filled, rows // many_rows.EACH - 1)
-                filled = rows // many_rows.EACH
-                maintenance(engine)
-                with served() as address:
-                    for place, api in (("database", None), ("API", address)):
-                        for kind in FORMATS:
-                            for way in WAYS if rows <= asked.at_once else WAYS[:1]:
-                                of = measured(kind, way, api, folder, asked.repetitions)
-                                found.append({"rows": rows, "from": place, "format": kind, "way": way, **of})
-                                print(found[-1], file=sys.stderr, flush=True)
-                save(found, asked.repetitions)
+    with begun_farm() as (_, engine, folder, _):
+        filled = 0
+        for rows in asked.rows:
+            many_rows.fill(engine, filled, rows // many_rows.EACH - 1)
+            filled = rows // many_rows.EACH
+            maintenance(engine)
+            with served() as address:
+                for place, api in (("database", None), ("API", address)):
+                    for kind in FORMATS:
+                        for way in WAYS if rows <= asked.at_once else WAYS[:1]:
+                            of = measured(kind, way, api, folder, asked.repetitions)
+                            found.append({"rows": rows, "from": place, "format": kind, "way": way, **of})
+                            print(found[-1], file=sys.stderr, flush=True)
+            save(found, asked.repetitions)
 
 
 def save(found: list[dict[str, Any]], repetitions: int) -> None:
