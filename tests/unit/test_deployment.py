@@ -274,12 +274,16 @@ def test_the_table_of_sizes_follows_from_what_was_measured() -> None:
     submit, *_, status = (float(cell) for cell in million[0].split("|"))
     gigabytes = sum(int(cell) for cell in million[-1].split("|")) / 1000
     assert f"submission: {submit:.0f} s; `farm status`: {status:.1f} s; database: {gigabytes:.2f} GB" in text
-    ten_million = json.loads((results / "ten_million_rows.json").read_text())["sizes"]["10000000"]["database_gb"]
-    assert f"database: {ten_million:.1f} GB" in text
+    sizes = json.loads((results / "ten_million_rows.json").read_text())["sizes"]
+    few, many_rows = sizes["100000"], sizes["10000000"]
+    assert (
+        f"landing: {many_rows['land_us']:.0f} µs a job, and {few['land_us']:.0f} with 100,000 rows; "
+        f"database: {many_rows['database_gb']:.1f} GB"
+    ) in text
     table = json.loads((results / "training_tables.json").read_text())["sizes"][-1]
     peak = max(table[f"{step}_peak_mb"] for step in ("read", "hash", "reduce")) / 1000
     assert f"| {table['rows'] / 1e6:.1f} million rows of one device type | trainer: {peak:.1f} GB until" in text
-    bytes_of_job = ten_million * 100
+    bytes_of_job = many_rows["database_gb"] * 100
     assert f"growth is {bytes_of_job:,.0f} bytes for each job" in text
     for devices in (10, 100, 1000):
         jobs = thousand["jobs_per_second"] / 1000 * devices * 86_400
