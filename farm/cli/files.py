@@ -12,6 +12,7 @@ import typer
 
 from farm.atomic_write import replacing, require_new, writable, write_text
 from farm.cli.output import remarks
+from farm.cli.streams import reader_left
 from farm.control_characters import neutralised
 
 if TYPE_CHECKING:
@@ -28,11 +29,17 @@ def write(text: str, output: Path | None, *, force: bool) -> None:
         write_text(output, text, force=force)
 
 
+class _ReaderLeft(Exception):
+    """The reader of stdout has gone away."""
+
+
 class _Stdout:
-    """Takes UTF-8 for stdout, a text at a time."""
+    """Takes UTF-8 for stdout, a text at a time. Raises `_ReaderLeft`."""
 
     def write(self, text: bytes) -> int:
         write(text.decode(), None, force=False)
+        if reader_left():
+            raise _ReaderLeft
         return len(text)
 
 
@@ -49,8 +56,9 @@ def write_export(export: Export, output: Path | None, *, folder: bool, force: bo
     for remark in export.remarks:
         remarks.print(remark, markup=False)
     if output is None:
-        for file in export.files:
-            file.write(cast(IO[bytes], _Stdout()), lambda _: None)
+        with suppress(_ReaderLeft):
+            for file in export.files:
+                file.write(cast(IO[bytes], _Stdout()), lambda _: None)
         return
     lines = list[str]()
     with ExitStack() as drafts:

@@ -1,7 +1,7 @@
 """Standard output and standard error, prepared once for every command.
 
-- A reader that goes away, as in `farm results | head -1`, ends nothing: the rest is discarded, and the exit code is that of the
-  command. The same holds for a stream that was closed from the beginning (`>&-`).
+- A reader that goes away, as in `farm results | head -1`, is no error: the rest is discarded, and the exit code is that of the
+  command. Commands with much output ask `reader_left`, and end. The same holds for a stream that was closed from the beginning (`>&-`).
 - A stream that cannot take more, as on a full disk, ends the command with one message.
 - Characters that the encoding of a stream lacks are replaced by ones that it has.
 """
@@ -109,11 +109,13 @@ class _Descriptor(io.FileIO):
     def __init__(self, number: int, *, complain: bool) -> None:
         super().__init__(number, "wb", closefd=False)
         self._complain = complain
+        self.reader_left = False
 
     def write(self, data: object, /) -> int:
         try:
             return super().write(data)  # type: ignore[arg-type]
         except BrokenPipeError:
+            self.reader_left = True
             self._discard_the_rest()
         except BlockingIOError:
             raise
@@ -128,6 +130,12 @@ class _Descriptor(io.FileIO):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
+
+
+def reader_left() -> bool:
+    """Whether the reader of standard output has gone away, so that what is written is discarded."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _Descriptor) and raw.reader_left
 
 
 @contextmanager

@@ -19,9 +19,11 @@ LINES = 4_000
 PROGRAM = f"""
 import sys, typer
 from farm.cli import app as farm_app, main
+from farm.cli.files import write_export
 from farm.cli.output import JsonOption, console, emit_json
 from farm.cli.tables import Column, Table
 from farm.errors import NotFound
+from farm.exporters.exporter import Export, StreamedFile
 
 rows = [("é – × ±5 %", number) for number in range({LINES})]
 table = Table("a long one", Column("name"), Column("number", number=True))
@@ -31,6 +33,14 @@ def long(as_json: JsonOption = False, fail: bool = False) -> None:
     emit_json(rows) if as_json else table.print(rows)
     if fail:
         raise NotFound(detail="nothing there")
+
+@farm_app.app.command()
+def endless() -> None:
+    def lines(file, done):
+        while True:
+            file.write(b"a row" * 1000)
+
+    write_export(Export([StreamedFile("rows.csv", lines, "rows")]), None, folder=False, force=False)
 
 @farm_app.app.command()
 def short(fail: bool = False) -> None:
@@ -68,6 +78,11 @@ def test_a_reader_that_leaves_does_not_change_the_exit_code(shell: Shell, option
     assert done.stderr.strip() == "error: nothing there"
     done = shell(f"$FARM long {options} | head -1")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_export_ends_when_its_reader_leaves(shell: Shell) -> None:
+    done = shell("$FARM endless | head -c 5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a row", "")
 
 
 def test_a_closed_standard_output_is_none(shell: Shell) -> None:
