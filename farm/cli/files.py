@@ -43,6 +43,13 @@ class _Stdout:
         return len(text)
 
 
+@contextmanager
+def stdout() -> Iterator[IO[bytes]]:
+    """A file that writes UTF-8 to stdout, a text at a time. The block ends when the reader of stdout has gone away."""
+    with suppress(_ReaderLeft):
+        yield cast(IO[bytes], _Stdout())
+
+
 def write_export(export: Export, output: Path | None, *, folder: bool, force: bool) -> None:
     """Writes the files to stdout, a file or a folder, which is made. No file has its name before all of them are complete.
 
@@ -56,9 +63,9 @@ def write_export(export: Export, output: Path | None, *, folder: bool, force: bo
     for remark in export.remarks:
         remarks.print(remark, markup=False)
     if output is None:
-        with suppress(_ReaderLeft):
+        with stdout() as written:
             for file in export.files:
-                file.write(cast(IO[bytes], _Stdout()), lambda _: None)
+                file.write(written, lambda _: None)
         return
     lines = list[str]()
     with ExitStack() as drafts:

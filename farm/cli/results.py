@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from farm.api import farm_of
 from farm.api import results as operations
 from farm.atomic_write import require_new
 from farm.both_times import burst_apart
-from farm.cli.files import ForceOption, write_export
+from farm.cli.files import ForceOption, stdout, write_export
 from farm.cli.options import takes
 from farm.cli.output import JsonOption, console, kernel_text, plain, remarks, types_text
 from farm.cli.problem_columns import ADDED, added_cells, usual_columns
@@ -97,9 +96,10 @@ def _show(query: dict[str, Any], limit: int | None, *, as_json: bool) -> None:
     with farm_of(settings()) as farm:
         if as_json:
             pages = (page.rows for page in operations.pages(farm, limit, **query))
-            for text in json_list(pages, indent=2, default=plain):
-                sys.stdout.write(text)
-            sys.stdout.write("\n")
+            with stdout() as written:
+                for text in json_list(pages, indent=2, default=plain):
+                    written.write(text.encode())
+                written.write(b"\n")
             return
         max_rows = limit or TABLE_ROWS
         rows = operations.all_rows(farm, max_rows, **query).rows
